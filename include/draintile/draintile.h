@@ -1,0 +1,15 @@
+/* Everything public. */
+#ifndef DRAINTILE_DRAINTILE_H
+#define DRAINTILE_DRAINTILE_H
+
+#include <draintile/comm.h>
+#include <draintile/model.h>
+#include <draintile/moe.h>
+#include <draintile/plan.h>
+#include <draintile/simulate.h>
+#include <draintile/status.h>
+#include <draintile/trace.h>
+#include <draintile/version.h>
+#include <draintile/weights.h>
+
+#endif

@@ -1,0 +1,78 @@
+/* The third executor: prices a table of tasks on a model of the machine. Deterministic.
+ *
+ * Workers draw tickets in table order, tasks take calibrated times, direct stores and segments go through a Burst-Gap
+ * queue per sending rank (and a queue at a receiver where many send to one), consumers and reduction included.
+ */
+#ifndef DRAINTILE_SIMULATE_H
+#define DRAINTILE_SIMULATE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <draintile/plan.h>
+#include <draintile/status.h>
+#include <draintile/trace.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What things cost. Times of a task are base + rows*row; a panel is paid when a worker's task needs another
+ * (phase, expert, column) of weights than its previous one, or (with cache_panels > 0) than the last cache_panels
+ * distinct ones used by the whole rank: this prices the cache reuse that mixing loses. */
+typedef struct dt_sim_costs {
+  double l1_base_s, l1_row_s, l1_panel_s;
+  double l2_base_s, l2_row_s, l2_panel_s;
+  double band_s_per_row; /* widening a band's rows once a band and phase */
+  double shared_base_s, shared_row_s;
+  double reduce_base_s, reduce_row_s; /* a row is a token */
+  double copy_s_per_byte;             /* issuing a put: T0 per byte, by whoever issues it */
+  double put_base_s;                  /* per put */
+  double local_copy_s_per_byte;       /* own rows of dispatch */
+  double plan_s, entry_s;             /* building the plan; the counts exchange */
+  double barrier_s;                   /* serial's stage barriers */
+  double link_bytes_per_s;            /* R of each sender; 0: infinite */
+  double link_capacity_bytes;         /* Q */
+  double link_latency_s;
+  double receiver_bytes_per_s;   /* of a receiver's port, many senders to one; 0: infinite */
+  double cores;                  /* processor cores shared by all ranks' threads; 0: one each */
+  double dispatch_backlog_bytes; /* limit that dispatch keeps to, as dt_put.backlog_limit_bytes; 0: none */
+  int32_t cache_panels;
+} dt_sim_costs;
+void dt_sim_costs_init(dt_sim_costs *costs);
+
+typedef struct dt_sim_config {
+  size_t size;         /* sizeof, set by dt_sim_config_init */
+  dt_plan_config plan; /* rank is ignored: all ranks are simulated */
+  int32_t workers, consumers;
+  int64_t row_in_bytes;  /* a dispatched row: H * sizeof(dtype) */
+  int64_t row_out_bytes; /* a combined row */
+  int64_t reduce_tokens; /* tokens of a reduce block */
+  const int64_t *tokens; /* [ranks] */
+} dt_sim_config;
+void dt_sim_config_init(dt_sim_config *config);
+
+typedef struct dt_sim_result {
+  double total_s;                                    /* slowest rank */
+  double dispatch_s, compute_s, combine_s, reduce_s; /* serial's stages */
+  double worker_wait_s, store_stall_s;               /* summed over workers */
+  double *rank_total_s;                              /* [ranks], or NULL: the caller's array */
+} dt_sim_result;
+
+/* counts as in plan.h. spans (may be NULL) receives the trace, released by dt_sim_spans_free. */
+dt_status dt_simulate(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
+                      dt_sim_result *result, dt_trace_rank **traces);
+void dt_sim_traces_free(dt_trace_rank *traces, int32_t ranks);
+
+/* Fits the task costs from the spans of measured `serial` runs (robust least squares); the fields that serial does not
+ * show keep their values in *costs. plan gives rows, experts and columns of the spans' tasks. */
+dt_status dt_sim_fit(const dt_trace_rank *traces, const dt_plan *const *plans, size_t count, dt_sim_costs *costs);
+
+/* Prices every schedule and picks the fastest: `auto`. predicted_s[6] by dt_schedule (may be NULL). */
+dt_status dt_schedule_auto(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
+                           dt_schedule *schedule, double *predicted_s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

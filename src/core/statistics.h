@@ -1,0 +1,13 @@
+/* Order statistics and robust summaries of samples. Pure. */
+#ifndef DT_CORE_STATISTICS_H
+#define DT_CORE_STATISTICS_H
+
+#include <stddef.h>
+
+/* Quantile p in [0, 1] with linear interpolation between order statistics (type 7). samples is not changed; count 0
+ * gives 0. Uses at most count*8 bytes of scratch from malloc; NaN if that fails. */
+double dt_quantile(const double *samples, size_t count, double p);
+double dt_median(const double *samples, size_t count);
+double dt_mean(const double *samples, size_t count);
+
+#endif

@@ -1,0 +1,49 @@
+#include <draintile/status.h>
+#include <draintile/version.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "error.h"
+
+static _Thread_local char detail[1024];
+
+const char *dt_status_name(dt_status status) {
+  switch (status) {
+#define DT_STATUS_NAME(name, value, text)                                                                              \
+  case name:                                                                                                           \
+    return #name;
+    DT_STATUS_TABLE(DT_STATUS_NAME)
+#undef DT_STATUS_NAME
+  }
+  return "DT_ERR_UNKNOWN";
+}
+
+const char *dt_status_text(dt_status status) {
+  switch (status) {
+#define DT_STATUS_TEXT(name, value, text)                                                                              \
+  case name:                                                                                                           \
+    return text;
+    DT_STATUS_TABLE(DT_STATUS_TEXT)
+#undef DT_STATUS_TEXT
+  }
+  return "unknown status";
+}
+
+const char *dt_error_detail(void) {
+  return detail;
+}
+
+dt_status dt_fail(dt_status status, const char *format, ...) {
+  char text[sizeof detail]; /* an argument may be the old detail */
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  for (size_t i = 0; i < sizeof text; i++) detail[i] = text[i];
+  return status;
+}
+
+const char *dt_version(void) {
+  return DT_VERSION_STRING;
+}
