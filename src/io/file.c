@@ -1,0 +1,77 @@
+#include "file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/error.h"
+
+dt_status dt_output_open(const char *path, dt_output_file *file) {
+  size_t length = strlen(path);
+  char *copy = malloc(length + 1), *temporary = malloc(length + 8);
+  dt_status status = DT_ERR_MEMORY;
+  if (!copy || !temporary) {
+    dt_fail(status, "%s: no memory for its name", path);
+    goto free_names;
+  }
+  memcpy(copy, path, length + 1);
+  memcpy(temporary, path, length);
+  memcpy(temporary + length, ".XXXXXX", 8);
+  int descriptor = mkstemp(temporary);
+  if (descriptor < 0) {
+    status = dt_fail(DT_ERR_IO, "%s: cannot create a file there: %s", path, strerror(errno));
+    goto free_names;
+  }
+  mode_t mask = umask(0);
+  umask(mask);
+  fchmod(descriptor, 0666 & ~mask);
+  FILE *stream = fdopen(descriptor, "w");
+  if (!stream) {
+    status = dt_fail(DT_ERR_IO, "%s: %s", path, strerror(errno));
+    close(descriptor);
+    unlink(temporary);
+    goto free_names;
+  }
+  *file = (dt_output_file){.stream = stream, .path = copy, .temporary = temporary};
+  return DT_OK;
+
+free_names:
+  free(copy);
+  free(temporary);
+  return status;
+}
+
+static void release(dt_output_file *file) {
+  free(file->path);
+  free(file->temporary);
+  memset(file, 0, sizeof *file);
+}
+
+dt_status dt_output_commit(dt_output_file *file) {
+  int failed = ferror(file->stream) || fflush(file->stream) != 0 || fsync(fileno(file->stream)) != 0;
+  int cause = errno;
+  if (fclose(file->stream) != 0 && !failed) {
+    failed = 1;
+    cause = errno;
+  }
+  if (!failed && rename(file->temporary, file->path) != 0) {
+    failed = 1;
+    cause = errno;
+  }
+  dt_status status = DT_OK;
+  if (failed) {
+    unlink(file->temporary);
+    status = dt_fail(DT_ERR_IO, "%s: cannot write: %s", file->path, strerror(cause));
+  }
+  release(file);
+  return status;
+}
+
+void dt_output_discard(dt_output_file *file) {
+  if (!file->stream) return;
+  fclose(file->stream);
+  unlink(file->temporary);
+  release(file);
+}

@@ -1,0 +1,21 @@
+/* Files that are whole or absent: written under a temporary name beside the target, then renamed. */
+#ifndef DT_IO_FILE_H
+#define DT_IO_FILE_H
+
+#include <stdio.h>
+
+#include <draintile/status.h>
+
+typedef struct dt_output_file {
+  FILE *stream;
+  char *path, *temporary;
+} dt_output_file;
+
+/* Opens a temporary beside `path`. DT_ERR_IO names the path. On success the file ends with exactly one of
+ * dt_output_commit and dt_output_discard. */
+dt_status dt_output_open(const char *path, dt_output_file *file);
+/* Flushes, syncs and renames; on failure the temporary is removed. */
+dt_status dt_output_commit(dt_output_file *file);
+void dt_output_discard(dt_output_file *file);
+
+#endif

@@ -1,0 +1,144 @@
+#include <draintile/trace.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "file.h"
+
+static const char *const kind_names[] = {"plan",   "dispatch", "L1",   "L2",      "store", "segment",
+                                         "reduce", "shared",   "wait", "barrier", "link"};
+
+const char *dt_span_kind_name(dt_span_kind kind) {
+  size_t at = (size_t)kind;
+  return at < sizeof kind_names / sizeof *kind_names ? kind_names[at] : "unknown";
+}
+
+/* Slices of one track nest only if, sorted by begin, then longest first, each ends no later than the slice that is open
+ * around it. */
+static int by_track(const void *a, const void *b) {
+  const dt_span *x = *(const dt_span *const *)a, *y = *(const dt_span *const *)b;
+  if (x->track != y->track) return x->track < y->track ? -1 : 1;
+  if (x->begin_ns != y->begin_ns) return x->begin_ns < y->begin_ns ? -1 : 1;
+  if (x->end_ns != y->end_ns) return x->end_ns > y->end_ns ? -1 : 1;
+  return 0;
+}
+
+static uint64_t earliest(const dt_trace_rank *ranks, size_t count) {
+  uint64_t first = UINT64_MAX;
+  for (size_t r = 0; r < count; r++)
+    for (size_t i = 0; i < ranks[r].span_count; i++)
+      if (ranks[r].spans[i].begin_ns < first) first = ranks[r].spans[i].begin_ns;
+  return first;
+}
+
+static void write_string(FILE *out, const char *text) {
+  fputc('"', out);
+  for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+    if (*c == '"' || *c == '\\')
+      fprintf(out, "\\%c", *c);
+    else if (*c < 0x20)
+      fprintf(out, "\\u%04x", *c);
+    else
+      fputc(*c, out);
+  }
+  fputc('"', out);
+}
+
+/* Microseconds with the nanoseconds as decimals: exact, where a double of a long uptime is not. */
+static void write_us(FILE *out, const char *key, uint64_t ns) {
+  fprintf(out, ",\"%s\":%" PRIu64 ".%03u", key, ns / 1000, (unsigned)(ns % 1000));
+}
+
+static void write_metadata(FILE *out, int *first, int process, int track, const char *what, const char *name) {
+  fprintf(out, "%s{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":", *first ? "" : ",\n",
+          process, track, what);
+  write_string(out, name);
+  fputs("}}", out);
+  *first = 0;
+}
+
+static void write_names(FILE *out, int *first, int process, const dt_trace_rank *rank, const dt_span *const *sorted) {
+  char name[160];
+  snprintf(name, sizeof name, "%s rank %d", rank->name ? rank->name : "run", rank->rank);
+  write_metadata(out, first, process, 0, "process_name", name);
+  for (size_t i = 0; i < rank->span_count; i++) {
+    int track = sorted[i]->track;
+    if (i && sorted[i - 1]->track == track) continue;
+    if (track < rank->workers)
+      snprintf(name, sizeof name, "worker %d", track);
+    else if (track < rank->workers + rank->consumers)
+      snprintf(name, sizeof name, "consumer %d", track - rank->workers);
+    else
+      snprintf(name, sizeof name, "link %d", track - rank->workers - rank->consumers);
+    write_metadata(out, first, process, track, "thread_name", name);
+  }
+}
+
+static void write_slice(FILE *out, int process, const dt_span *span, uint64_t begin, uint64_t end) {
+  fprintf(out, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\"", process, span->track,
+          dt_span_kind_name((dt_span_kind)span->kind));
+  write_us(out, "ts", begin);
+  write_us(out, "dur", end - begin);
+  fprintf(out, ",\"args\":{\"index\":%d,\"column\":%d,\"peer\":%d,\"rows\":%d,\"bytes\":%" PRId64 "}}", span->index,
+          span->column, span->peer, span->rows, span->bytes);
+}
+
+/* Overlapping slices that do not nest are dropped or misplaced by viewers: an end that reaches past the slice open
+ * around it is cut to that slice's end. Link slices (bytes in flight) follow each other on the link: a begin that lies
+ * before the previous end is moved to it. */
+static dt_status write_rank(FILE *out, int *first, int process, const dt_trace_rank *rank, uint64_t origin) {
+  if (rank->span_count == 0) return DT_OK;
+  const dt_span **sorted = malloc(rank->span_count * sizeof *sorted);
+  uint64_t *open = malloc(rank->span_count * sizeof *open);
+  if (!sorted || !open) {
+    free(sorted);
+    free(open);
+    return dt_fail(DT_ERR_MEMORY, "trace: no memory for %zu spans", rank->span_count);
+  }
+  for (size_t i = 0; i < rank->span_count; i++) sorted[i] = &rank->spans[i];
+  qsort(sorted, rank->span_count, sizeof *sorted, by_track);
+  write_names(out, first, process, rank, sorted);
+
+  size_t depth = 0;
+  uint64_t link_end = 0;
+  for (size_t i = 0; i < rank->span_count; i++) {
+    const dt_span *span = sorted[i];
+    if (i && sorted[i - 1]->track != span->track) {
+      depth = 0;
+      link_end = 0;
+    }
+    uint64_t begin = span->begin_ns, end = span->end_ns < begin ? begin : span->end_ns;
+    if (span->kind == DT_SPAN_LINK) {
+      if (begin < link_end) begin = link_end;
+      if (end < begin) end = begin;
+      link_end = end;
+    } else {
+      while (depth && open[depth - 1] <= begin) depth--;
+      if (depth && end > open[depth - 1]) end = open[depth - 1];
+      open[depth++] = end;
+    }
+    write_slice(out, process, span, begin - origin, end - origin);
+  }
+  free(sorted);
+  free(open);
+  return DT_OK;
+}
+
+dt_status dt_trace_write(const char *path, const dt_trace_rank *ranks, size_t count) {
+  dt_output_file file;
+  dt_status status = dt_output_open(path, &file);
+  if (status != DT_OK) return status;
+  uint64_t origin = earliest(ranks, count);
+  int first = 1;
+  fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file.stream);
+  for (size_t r = 0; r < count && status == DT_OK; r++)
+    status = write_rank(file.stream, &first, (int)r, &ranks[r], origin);
+  fputs("\n]}\n", file.stream);
+  if (status != DT_OK) {
+    dt_output_discard(&file);
+    return status;
+  }
+  return dt_output_commit(&file);
+}

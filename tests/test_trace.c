@@ -1,0 +1,156 @@
+/* Traces: slices nest, times are exact microseconds, interrupted writes leave nothing. Case 23 of other systems'
+ * failures: overlapping slices on one track, times in ns. */
+#include <draintile/trace.h>
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char path[64];
+
+static int setup(void **state) {
+  (void)state;
+  strcpy(path, "/tmp/dt-trace-XXXXXX");
+  int descriptor = mkstemp(path);
+  if (descriptor < 0) return -1;
+  close(descriptor);
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  unlink(path);
+  return 0;
+}
+
+static json_t *load(void) {
+  json_error_t error;
+  json_t *root = json_load_file(path, 0, &error);
+  assert_non_null(root);
+  return root;
+}
+
+/* The slices of (pid, tid) in file order. */
+static size_t slices(json_t *root, int pid, int tid, double *begin, double *end, size_t most) {
+  size_t count = 0, i;
+  json_t *event;
+  json_array_foreach(json_object_get(root, "traceEvents"), i, event) {
+    if (strcmp(json_string_value(json_object_get(event, "ph")), "X") != 0) continue;
+    if (json_integer_value(json_object_get(event, "pid")) != pid) continue;
+    if (json_integer_value(json_object_get(event, "tid")) != tid) continue;
+    assert_true(count < most);
+    begin[count] = json_number_value(json_object_get(event, "ts"));
+    end[count] = begin[count] + json_number_value(json_object_get(event, "dur"));
+    count++;
+  }
+  return count;
+}
+
+static void overlapping_slices_are_cut_to_nest(void **state) {
+  (void)state;
+  uint64_t day = 40ull * 24 * 3600 * 1000000000ull; /* a long uptime: ns above 2^51 */
+  dt_span spans[] = {
+      {.begin_ns = day + 5000,
+       .end_ns = day + 9001,
+       .kind = DT_SPAN_WAIT,
+       .track = 0,
+       .index = 1,
+       .column = 0,
+       .peer = -1},
+      {.begin_ns = day + 1000,
+       .end_ns = day + 8000,
+       .kind = DT_SPAN_L1,
+       .track = 0,
+       .index = 1,
+       .column = 0,
+       .peer = -1},
+      {.begin_ns = day + 9001,
+       .end_ns = day + 9002,
+       .kind = DT_SPAN_L2,
+       .track = 0,
+       .index = 1,
+       .column = 0,
+       .peer = -1},
+      {.begin_ns = day + 2000,
+       .end_ns = day + 6000,
+       .kind = DT_SPAN_LINK,
+       .track = 2,
+       .index = -1,
+       .column = -1,
+       .peer = 1},
+      {.begin_ns = day + 3000,
+       .end_ns = day + 7000,
+       .kind = DT_SPAN_LINK,
+       .track = 2,
+       .index = -1,
+       .column = -1,
+       .peer = 1},
+  };
+  dt_trace_rank rank = {.name = "signal", .rank = 0, .workers = 1, .consumers = 1, .spans = spans, .span_count = 5};
+  assert_int_equal(dt_trace_write(path, &rank, 1), DT_OK);
+  json_t *root = load();
+  double begin[8], end[8];
+  assert_int_equal(slices(root, 0, 0, begin, end, 8), 3);
+  assert_float_equal(begin[0], 0.0, 1e-9);
+  assert_float_equal(end[0], 7.0, 1e-9);
+  assert_float_equal(begin[1], 4.0, 1e-9);
+  assert_float_equal(end[1], 7.0, 1e-9); /* cut from 8.001 */
+  assert_float_equal(begin[2], 8.001, 1e-9);
+  assert_float_equal(end[2], 8.002, 1e-9);
+  assert_int_equal(slices(root, 0, 2, begin, end, 8), 2);
+  assert_float_equal(begin[1], end[0], 1e-9); /* one after the other on the link */
+  json_decref(root);
+}
+
+static void ranks_are_processes_with_named_tracks(void **state) {
+  (void)state;
+  dt_span span = {
+      .begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_SEGMENT, .track = 2, .index = 0, .column = -1, .peer = 1};
+  dt_trace_rank ranks[2] = {{.name = "a\"b", .rank = 0, .workers = 2, .consumers = 1, .spans = &span, .span_count = 1},
+                            {.name = "x", .rank = 1, .workers = 1, .consumers = 1, .spans = &span, .span_count = 1}};
+  assert_int_equal(dt_trace_write(path, ranks, 2), DT_OK);
+  json_t *root = load(), *event;
+  size_t i, consumers = 0, links = 0, quoted = 0;
+  json_array_foreach(json_object_get(root, "traceEvents"), i, event) {
+    const char *name = json_string_value(json_object_get(json_object_get(event, "args"), "name"));
+    if (!name) continue;
+    consumers += strcmp(name, "consumer 0") == 0;
+    links += strcmp(name, "link 0") == 0;
+    quoted += strcmp(name, "a\"b rank 0") == 0;
+  }
+  assert_int_equal(consumers, 1);
+  assert_int_equal(links, 1);
+  assert_int_equal(quoted, 1);
+  json_decref(root);
+}
+
+static void no_spans_is_valid_json(void **state) {
+  (void)state;
+  dt_trace_rank rank = {.name = "none", .rank = 0, .workers = 1};
+  assert_int_equal(dt_trace_write(path, &rank, 1), DT_OK);
+  json_t *root = load();
+  assert_int_equal(json_array_size(json_object_get(root, "traceEvents")), 0);
+  json_decref(root);
+}
+
+static void failed_writes_name_the_path_and_leave_nothing(void **state) {
+  (void)state;
+  dt_trace_rank rank = {.name = "none", .rank = 0, .workers = 1};
+  assert_int_equal(dt_trace_write("/nonexistent/trace.json", &rank, 1), DT_ERR_IO);
+  assert_non_null(strstr(dt_error_detail(), "/nonexistent/trace.json"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(overlapping_slices_are_cut_to_nest, setup, teardown),
+      cmocka_unit_test_setup_teardown(ranks_are_processes_with_named_tracks, setup, teardown),
+      cmocka_unit_test_setup_teardown(no_spans_is_valid_json, setup, teardown),
+      cmocka_unit_test(failed_writes_name_the_path_and_leave_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
