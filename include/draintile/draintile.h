@@ -6,9 +6,11 @@
 #include <draintile/model.h>
 #include <draintile/moe.h>
 #include <draintile/plan.h>
+#include <draintile/platform.h>
 #include <draintile/simulate.h>
 #include <draintile/status.h>
 #include <draintile/trace.h>
+#include <draintile/units.h>
 #include <draintile/version.h>
 #include <draintile/weights.h>
 
