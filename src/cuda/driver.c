@@ -1,0 +1,65 @@
+#include "driver.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "core/error.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static dt_cuda_driver_api loaded;
+static const char *missing; /* symbol that could not be found; NULL: all there */
+static cudaError_t load_error;
+
+static void load(void) {
+  int devices = 0;
+  load_error = cudaGetDeviceCount(&devices);
+  if (load_error == cudaSuccess && devices == 0) load_error = cudaErrorNoDevice;
+  if (load_error != cudaSuccess) return;
+  static const struct {
+    const char *symbol;
+    unsigned version;
+    size_t offset;
+  } table[] = {
+#define DT_CUDA_DRIVER_ROW(name, version, parameters) {#name, version, offsetof(dt_cuda_driver_api, name)},
+      DT_CUDA_DRIVER_TABLE(DT_CUDA_DRIVER_ROW)
+#undef DT_CUDA_DRIVER_ROW
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    void *function = NULL;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion(table[i].symbol, &function, table[i].version, cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || !function) {
+      missing = table[i].symbol;
+      return;
+    }
+    memcpy((char *)&loaded + table[i].offset, &function, sizeof function);
+  }
+}
+
+dt_status dt_cuda_driver(const dt_cuda_driver_api **api) {
+  pthread_once(&once, load);
+  if (load_error != cudaSuccess) return dt_fail(DT_ERR_NO_DEVICE, "CUDA: %s", cudaGetErrorString(load_error));
+  if (missing) return dt_fail(DT_ERR_UNSUPPORTED, "CUDA driver: %s is missing; a newer driver is needed", missing);
+  *api = &loaded;
+  return DT_OK;
+}
+
+int dt_cuda_device_count(void) {
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
+}
+
+dt_status dt_cuda_check(cudaError_t result, const char *what) {
+  if (result == cudaSuccess) return DT_OK;
+  dt_status status = result == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_DEVICE;
+  return dt_fail(status, "%s: %s (%s)", what, cudaGetErrorName(result), cudaGetErrorString(result));
+}
+
+dt_status dt_cuda_driver_check(CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS) return DT_OK;
+  const char *name = NULL;
+  if (!loaded.cuGetErrorName || loaded.cuGetErrorName(result, &name) != CUDA_SUCCESS) name = "unknown error";
+  return dt_fail(result == CUDA_ERROR_OUT_OF_MEMORY ? DT_ERR_MEMORY : DT_ERR_DEVICE, "%s: %s", what, name);
+}

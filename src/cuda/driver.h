@@ -1,0 +1,57 @@
+/* The CUDA driver API, loaded at run time through the runtime library: nothing links libcuda, so the same library also
+ * runs where there is no driver. Pointers are NULL until dt_cuda_driver succeeded.
+ */
+#ifndef DT_CUDA_DRIVER_H
+#define DT_CUDA_DRIVER_H
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#include <draintile/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* symbol, first version that has it, parameters */
+#define DT_CUDA_DRIVER_TABLE(X)                                                                                        \
+  X(cuDeviceGetAttribute, 2000, (int *, CUdevice_attribute, CUdevice))                                                 \
+  X(cuGetErrorName, 6000, (CUresult, const char **))                                                                   \
+  X(cuMemGetAllocationGranularity, 10020, (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))   \
+  X(cuMemCreate, 10020, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))     \
+  X(cuMemRelease, 10020, (CUmemGenericAllocationHandle))                                                               \
+  X(cuMemAddressReserve, 10020, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                      \
+  X(cuMemAddressFree, 10020, (CUdeviceptr, size_t))                                                                    \
+  X(cuMemMap, 10020, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))                  \
+  X(cuMemUnmap, 10020, (CUdeviceptr, size_t))                                                                          \
+  X(cuMemSetAccess, 10020, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))                                     \
+  X(cuMemExportToShareableHandle, 10020,                                                                               \
+    (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))                             \
+  X(cuMemImportFromShareableHandle, 10020, (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))        \
+  X(cuTensorMapEncodeTiled, 12000,                                                                                     \
+    (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,                   \
+     const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,        \
+     CUtensorMapFloatOOBfill))
+
+typedef struct dt_cuda_driver_api {
+#define DT_CUDA_DRIVER_MEMBER(name, version, parameters) CUresult(CUDAAPI *name) parameters;
+  DT_CUDA_DRIVER_TABLE(DT_CUDA_DRIVER_MEMBER)
+#undef DT_CUDA_DRIVER_MEMBER
+} dt_cuda_driver_api;
+
+/* Sets *api to the loaded table (static; loaded once). DT_ERR_NO_DEVICE: no driver or no GPU; DT_ERR_UNSUPPORTED
+ * names the function that this driver lacks. */
+dt_status dt_cuda_driver(const dt_cuda_driver_api **api);
+
+/* Number of GPUs; 0 without a driver, never an error. */
+int dt_cuda_device_count(void);
+
+/* DT_OK, or DT_ERR_DEVICE (DT_ERR_MEMORY when it ran out) with "what: error name". */
+dt_status dt_cuda_check(cudaError_t result, const char *what);
+dt_status dt_cuda_driver_check(CUresult result, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
