@@ -1,0 +1,88 @@
+#include "fit.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "core/statistics.h"
+
+const char *dt_law_name(dt_law law) {
+  static const char *const names[] = {"max", "capacity", "producer-capacity"};
+  return names[law];
+}
+
+/* Linear in B among the points of one K (a run of equal producers), nearest beyond. */
+static double along_bytes(const dt_fit_point *run, size_t count, double bytes) {
+  if (count == 1 || bytes <= run[0].producer_bytes) return run[0].interval.value;
+  for (size_t i = 1; i < count; i++) {
+    if (bytes > run[i].producer_bytes) continue;
+    double at = (bytes - run[i - 1].producer_bytes) / (run[i].producer_bytes - run[i - 1].producer_bytes);
+    return run[i - 1].interval.value + at * (run[i].interval.value - run[i - 1].interval.value);
+  }
+  return run[count - 1].interval.value;
+}
+
+double dt_fit_lookup(const dt_fit_points *points, double producers, double producer_bytes) {
+  double before = NAN, before_k = 0.0;
+  for (size_t i = 0, end; i < points->count; i = end) {
+    for (end = i; end < points->count && points->point[end].producers == points->point[i].producers;) end++;
+    double value = along_bytes(points->point + i, end - i, producer_bytes);
+    double k = points->point[i].producers;
+    if (producers <= k) {
+      if (isnan(before)) return value;
+      return before + (producers - before_k) / (k - before_k) * (value - before);
+    }
+    before = value, before_k = k;
+  }
+  return before;
+}
+
+double dt_fit_issue_s(const dt_fit *fit, dt_law law, const dt_fit_sample *question) {
+  double volume = question->producers * question->producer_bytes;
+  double rate = dt_fit_lookup(&fit->rates, question->producers, 0.0);
+  double floor = dt_fit_lookup(&fit->floors, question->producers, question->producer_bytes);
+  if (law == DT_LAW_MAX) {
+    if (question->alignment == DT_FIT_DRAINED) return floor;
+    return fmax(floor, volume / rate - question->gap_s);
+  }
+  double capacity = law == DT_LAW_PRODUCER_CAPACITY ? question->producers * fit->producer_capacity_bytes
+                    : fit->capacities.count         ? dt_fit_lookup(&fit->capacities, question->producers, 0.0)
+                                                    : 0.0;
+  double recovered = question->gap_s;
+  if (question->alignment == DT_FIT_DRAINED) recovered = capacity / rate;
+  if (question->alignment == DT_FIT_ALIGNED) recovered = fmin(question->gap_s, capacity / rate);
+  return fmax(floor, volume / rate - recovered);
+}
+
+dt_status dt_fit_compare(const dt_fit *fit, dt_law law, const dt_fit_sample *samples, size_t count, int32_t alignment,
+                         int32_t held_out, dt_fit_error *error) {
+  double *errors = malloc((count ? count : 1) * sizeof *errors);
+  if (!errors) return dt_fail(DT_ERR_MEMORY, "compare: %zu samples", count);
+  size_t n = 0;
+  for (size_t i = 0; i < count; i++) {
+    const dt_fit_sample *s = &samples[i];
+    if ((alignment >= 0 && s->alignment != alignment) || s->held_out != held_out || s->issue_s <= 0.0) continue;
+    errors[n++] = fabs(dt_fit_issue_s(fit, law, s) - s->issue_s) / s->issue_s;
+  }
+  *error = (dt_fit_error){dt_median(errors, n), dt_quantile(errors, n, 0.9), dt_quantile(errors, n, 1.0), n};
+  free(errors);
+  return DT_OK;
+}
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double dt_fit_active_producers(double *starts_s, size_t count, double window_s) {
+  double *active = malloc((count ? count : 1) * sizeof *active);
+  if (!active) return NAN;
+  qsort(starts_s, count, sizeof *starts_s, ascending);
+  for (size_t i = 0, end = 0; i < count; i++) {
+    while (end < count && starts_s[end] < starts_s[i] + window_s) end++;
+    active[i] = (double)(end - i);
+  }
+  double p95 = dt_quantile(active, count, 0.95);
+  free(active);
+  return p95;
+}
