@@ -1,0 +1,97 @@
+/* Puts, and the paced link: a leaky bucket per sender, an X-Stage (arXiv 2607.23264) in software. Its state is one word
+ * of virtual time, the moment at which the link will have drained everything put so far. Backlog in bytes is that
+ * moment minus now, times R; nothing drains it but the clock.
+ */
+#include <sys/prctl.h>
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "clock.h"
+#include "host.h"
+
+enum { DT_SPIN_NS = 2000 }; /* below this a timer costs more than the time left */
+
+void dt_host_init(dt_comm *comm, dt_host *host) {
+  const dt_comm_config *config = &comm->config;
+  for (int32_t p = 0; p < DT_MAX_RANKS; p++) host->pidfds[p] = -1;
+  if (config->link_bytes_per_s > 0.0) {
+    host->ticks_per_byte = 1e9 * DT_TICKS_PER_NS / config->link_bytes_per_s;
+    host->capacity_ticks = (uint64_t)llround(config->link_capacity_bytes * host->ticks_per_byte);
+    host->latency_ns = (uint64_t)llround(config->link_latency_s * 1e9);
+  }
+  comm->state = host;
+}
+
+/* The default slack of 50 us would let every park end late by as much. */
+static void sharpen_timers(void) {
+  static _Thread_local int sharp;
+  if (!sharp) prctl(PR_SET_TIMERSLACK, 1UL);
+  sharp = 1;
+}
+
+dt_status dt_host_sleep_until(dt_comm *comm, uint64_t time_ns) {
+  for (uint64_t now = dt_now_ns(); now < time_ns; now = dt_now_ns()) {
+    if (dt_host_aborted(comm)) return dt_host_status(comm);
+    if (time_ns - now < DT_SPIN_NS) continue;
+    sharpen_timers();
+    struct timespec until = dt_timespec(time_ns - now < DT_SLICE_NS ? time_ns : now + DT_SLICE_NS);
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+  }
+  return DT_OK;
+}
+
+/* Takes the link for `bytes`, once the backlog is within the limit. *free_ticks: when the link will be free again. */
+static dt_status reserve(dt_comm *comm, uint64_t bytes, double backlog_limit_bytes, uint64_t *free_ticks) {
+  dt_host *host = dt_host_of(comm);
+  uint64_t *drain_free = &host->controls[comm->rank]->drain_free;
+  uint64_t ticks = (uint64_t)llround((double)bytes * host->ticks_per_byte);
+  uint64_t limit = backlog_limit_bytes > 0.0 ? (uint64_t)(backlog_limit_bytes * host->ticks_per_byte) : UINT64_MAX;
+  uint64_t old = __atomic_load_n(drain_free, __ATOMIC_RELAXED);
+  for (;;) {
+    uint64_t now = dt_now_ns() * DT_TICKS_PER_NS;
+    if (old > now && old - now > limit) {
+      dt_status status = dt_host_sleep_until(comm, (old - limit) / DT_TICKS_PER_NS + 1);
+      if (status) return status;
+      old = __atomic_load_n(drain_free, __ATOMIC_RELAXED);
+      continue;
+    }
+    uint64_t next = (old > now ? old : now) + ticks;
+    if (__atomic_compare_exchange_n(drain_free, &old, next, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+      *free_ticks = next;
+      return DT_OK;
+    }
+  }
+}
+
+static void copy_rows(const dt_put *put) {
+  unsigned char *to = put->window->pieces[put->peer] + put->offset;
+  const unsigned char *from = put->src;
+  size_t rows = (size_t)put->rows, width = put->row_bytes;
+  if (rows == 1 || (!put->src_index && put->src_stride == width && put->dst_stride == width)) {
+    size_t first = put->src_index ? (size_t)put->src_index[0] : 0;
+    memcpy(to, from + first * put->src_stride, rows * width);
+    return;
+  }
+  for (size_t i = 0; i < rows; i++) {
+    size_t row = put->src_index ? (size_t)put->src_index[i] : i;
+    memcpy(to + i * put->dst_stride, from + row * put->src_stride, width);
+  }
+}
+
+dt_status dt_host_put(dt_comm *comm, const dt_put *put, uint64_t *visible_ns) {
+  dt_host *host = dt_host_of(comm);
+  if (dt_host_aborted(comm)) return dt_host_status(comm);
+  if (host->ticks_per_byte == 0.0 || put->peer == comm->rank) {
+    copy_rows(put);
+    return DT_OK;
+  }
+  uint64_t bytes = (uint64_t)put->rows * put->row_bytes, free_ticks = 0;
+  dt_status status = reserve(comm, bytes, put->backlog_limit_bytes, &free_ticks);
+  if (status) return status;
+  copy_rows(put);
+  *visible_ns = free_ticks / DT_TICKS_PER_NS + host->latency_ns;
+  if (free_ticks <= host->capacity_ticks) return DT_OK;
+  return dt_host_sleep_until(comm, (free_ticks - host->capacity_ticks) / DT_TICKS_PER_NS);
+}
