@@ -43,6 +43,14 @@ dt_status dt_comm_create_local(int32_t ranks, const dt_comm_config *config, dt_c
  * ranks as file descriptors: nothing outlives the processes. */
 dt_status dt_comm_create_shm(int32_t rank, int32_t ranks, dt_allgather_fn allgather, void *context,
                              const dt_comm_config *config, dt_comm **endpoint);
+
+/* Fabric `cuda`: windows are memory of GPU `device` that kernels of every rank may load and store (cuMem allocations,
+ * passed as file descriptors between processes; legacy IPC where a driver cannot export them). `control` is an endpoint
+ * of the same ranks, `local` (ranks are threads) or `shm`: it carries barriers, agreement, liveness and abort, and
+ * belongs to the new endpoint once this call succeeded. Collective. Puts may read host or device memory; counters are
+ * polled from the host, kernels wait for themselves. DT_ERR_NO_DEVICE; DT_ERR_UNSUPPORTED (built without CUDA, no peer
+ * access). */
+dt_status dt_comm_create_cuda(dt_comm *control, int32_t device, dt_comm **endpoint);
 void dt_comm_destroy(dt_comm *comm);
 
 int32_t dt_comm_rank(const dt_comm *comm);
