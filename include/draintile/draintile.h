@@ -2,6 +2,7 @@
 #ifndef DRAINTILE_DRAINTILE_H
 #define DRAINTILE_DRAINTILE_H
 
+#include <draintile/build.h>
 #include <draintile/checkpoint.h>
 #include <draintile/comm.h>
 #include <draintile/model.h>

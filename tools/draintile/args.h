@@ -1,0 +1,110 @@
+/* Command lines as data: every subcommand is one row of a table, its options another table. One parser reads, checks
+ * and explains all of them. */
+#ifndef DRAINTILE_TOOL_ARGS_H
+#define DRAINTILE_TOOL_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* What every subcommand exits with. */
+enum { TOOL_OK = 0, TOOL_CHECK_FAILED = 1, TOOL_USAGE = 2, TOOL_FAILED = 3, TOOL_SKIPPED = 77 };
+
+typedef enum arg_kind {
+  ARG_FLAG,
+  ARG_INT,
+  ARG_NUMBER,
+  ARG_SIZE,   /* bytes: 4.25MiB, 1e6 */
+  ARG_TIME,   /* seconds: 9us */
+  ARG_RATE,   /* bytes per second: 3.7e+11B/s */
+  ARG_CHOICE, /* one of choices */
+  ARG_LIST,   /* comma-separated choices, or all of them: "all" */
+  ARG_TEXT    /* a path, taken as it is */
+} arg_kind;
+
+typedef struct arg_option {
+  const char *name; /* without the dashes */
+  arg_kind kind;
+  const char *value_name;   /* what --help calls the value; NULL for flags and choices */
+  const char *default_text; /* parsed like a given value; NULL: the option is unset; arg_required: must be given */
+  const char *help;
+  double low, high;           /* allowed numbers, both included; low == high: any */
+  const char *const *choices; /* NULL-terminated */
+} arg_option;
+
+extern const char arg_required[];
+
+/* Rows of an option table: name, value's name, default, ..., help. */
+#define OPT_FLAG(n, h)                                                                                                 \
+  { .kind = ARG_FLAG, .name = n, .help = h }
+#define OPT_INT(n, v, d, lo, hi, h)                                                                                    \
+  { .kind = ARG_INT, .name = n, .value_name = v, .default_text = d, .low = lo, .high = hi, .help = h }
+#define OPT_NUMBER(n, v, d, lo, hi, h)                                                                                 \
+  { .kind = ARG_NUMBER, .name = n, .value_name = v, .default_text = d, .low = lo, .high = hi, .help = h }
+#define OPT_SIZE(n, d, h)                                                                                              \
+  { .kind = ARG_SIZE, .name = n, .value_name = "SIZE", .default_text = d, .help = h }
+#define OPT_TIME(n, d, h)                                                                                              \
+  { .kind = ARG_TIME, .name = n, .value_name = "TIME", .default_text = d, .help = h }
+#define OPT_RATE(n, d, h)                                                                                              \
+  { .kind = ARG_RATE, .name = n, .value_name = "RATE", .default_text = d, .help = h }
+#define OPT_CHOICE(n, v, d, names, h)                                                                                  \
+  { .kind = ARG_CHOICE, .name = n, .value_name = v, .default_text = d, .choices = names, .help = h }
+#define OPT_LIST(n, v, d, names, h)                                                                                    \
+  { .kind = ARG_LIST, .name = n, .value_name = v, .default_text = d, .choices = names, .help = h }
+#define OPT_TEXT(n, v, d, h)                                                                                           \
+  { .kind = ARG_TEXT, .name = n, .value_name = v, .default_text = d, .help = h }
+
+typedef struct tool_args tool_args;
+
+typedef struct tool_command {
+  const char *name, *summary;
+  const arg_option *options;
+  size_t option_count;
+  const char *operand;      /* name of the one operand, NULL: none */
+  const char *operand_help; /* one line */
+  int (*run)(const tool_args *args);
+  const struct tool_command *const *subcommands; /* instead of run */
+  size_t subcommand_count;
+  const char *notes; /* further lines of --help, NULL: none */
+} tool_command;
+
+enum { ARGS_VALUES_MAX = 16 };
+
+typedef struct arg_value {
+  bool set; /* given, or by default */
+  bool given;
+  int64_t integer;
+  double number;
+  const char *text;
+  int list[ARGS_VALUES_MAX]; /* indices into choices */
+  int list_count;
+} arg_value;
+
+struct tool_args {
+  const tool_command *command;
+  const char *title; /* "draintile synth tokens" */
+  arg_value *values; /* one an option */
+  const char *operand;
+};
+
+/* Finds the subcommand in argv[1..], parses its options and runs it. Returns the exit code. */
+int args_dispatch(const tool_command *const *commands, size_t count, int argc, char **argv);
+
+/* Values by option name; the name must be in the command's table. */
+bool args_set(const tool_args *args, const char *name); /* flags: given */
+bool args_given(const tool_args *args, const char *name);
+int64_t args_int(const tool_args *args, const char *name);
+double args_number(const tool_args *args, const char *name); /* numbers, sizes, times, rates */
+const char *args_text(const tool_args *args, const char *name);
+int args_choice(const tool_args *args, const char *name);
+const arg_value *args_list(const tool_args *args, const char *name);
+
+void args_print_commands(FILE *out, const tool_command *const *commands, size_t count);
+void args_print_help(FILE *out, const char *title, const tool_command *command);
+/* The name nearest to `text`, or NULL when none is near. */
+const char *args_nearest(const char *text, const char *const *names, size_t count);
+
+#define ARGS_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+#endif

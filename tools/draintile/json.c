@@ -1,0 +1,102 @@
+#include "json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "args.h"
+#include "log.h"
+
+#define EXACT_IN_DOUBLE ((int64_t)1 << 53)
+
+json_t *json_results(const char *schema) {
+  return json_pack("{s:s, s:i}", "schema", schema, "version", 1);
+}
+
+json_t *json_figure(double value) {
+  return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *json_whole(int64_t value) {
+  if (value >= -EXACT_IN_DOUBLE && value <= EXACT_IN_DOUBLE) return json_integer(value);
+  return json_sprintf("%lld", (long long)value);
+}
+
+json_t *json_whole_unsigned(uint64_t value) {
+  if (value <= (uint64_t)EXACT_IN_DOUBLE) return json_integer((json_int_t)value);
+  return json_sprintf("%llu", (unsigned long long)value);
+}
+
+json_t *json_figures(const double *values, size_t count) {
+  json_t *array = json_array();
+  for (size_t i = 0; i < count; i++) json_array_append_new(array, json_figure(values[i]));
+  return array;
+}
+
+json_t *json_wholes(const int64_t *values, size_t count) {
+  json_t *array = json_array();
+  for (size_t i = 0; i < count; i++) json_array_append_new(array, json_whole(values[i]));
+  return array;
+}
+
+json_t *json_wholes32(const int32_t *values, size_t count) {
+  json_t *array = json_array();
+  for (size_t i = 0; i < count; i++) json_array_append_new(array, json_integer(values[i]));
+  return array;
+}
+
+static int write_stream(const json_t *root, FILE *file, const char *name) {
+  int failed = json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) != 0;
+  failed |= fputc('\n', file) == EOF;
+  failed |= fflush(file) != 0;
+  return failed ? log_fail(TOOL_FAILED, "--json: %s: %s", name, strerror(errno)) : TOOL_OK;
+}
+
+static int write_in_place(const json_t *root, const char *path) {
+  FILE *file = fopen(path, "w");
+  if (!file) return log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
+  int code = write_stream(root, file, path);
+  if (fclose(file) != 0 && code == TOOL_OK) code = log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
+  return code;
+}
+
+static int write_and_rename(const json_t *root, const char *path) {
+  size_t size = strlen(path) + 32;
+  char *temporary = malloc(size);
+  if (!temporary) return log_fail(TOOL_FAILED, "out of memory");
+  snprintf(temporary, size, "%s.%ld.tmp", path, (long)getpid());
+  FILE *file = fopen(temporary, "wx");
+  int code = TOOL_OK;
+  if (!file) {
+    code = log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
+    free(temporary);
+    return code;
+  }
+  code = write_stream(root, file, path);
+  int failed = code == TOOL_OK && fsync(fileno(file)) != 0;
+  failed |= fclose(file) != 0;
+  if (code == TOOL_OK && (failed || rename(temporary, path) != 0))
+    code = log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
+  if (code != TOOL_OK) unlink(temporary);
+  free(temporary);
+  return code;
+}
+
+int json_write(json_t *root, const char *path) {
+  struct stat status;
+  int code;
+  if (!root)
+    code = log_fail(TOOL_FAILED, "out of memory");
+  else if (strcmp(path, "-") == 0)
+    code = write_stream(root, stdout, "standard output");
+  else if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
+    code = write_in_place(root, path); /* a device or a pipe must not be replaced by a file */
+  else
+    code = write_and_rename(root, path);
+  json_decref(root);
+  return code;
+}

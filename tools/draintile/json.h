@@ -1,0 +1,24 @@
+/* Results as JSON: SI units in key names, never NaN, never an integer that a double cannot hold. */
+#ifndef DRAINTILE_TOOL_JSON_H
+#define DRAINTILE_TOOL_JSON_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* {"schema": schema, "version": 1}. */
+json_t *json_results(const char *schema);
+/* Not finite: null. */
+json_t *json_figure(double value);
+/* Beyond 2^53: a string, so that no reader rounds it. */
+json_t *json_whole(int64_t value);
+json_t *json_whole_unsigned(uint64_t value);
+json_t *json_figures(const double *values, size_t count);
+json_t *json_wholes(const int64_t *values, size_t count);
+json_t *json_wholes32(const int32_t *values, size_t count);
+
+/* Writes to `path` ("-": stdout) and releases `root`; a regular file appears whole or not at all. Returns an exit
+ * code, having said what failed. */
+int json_write(json_t *root, const char *path);
+
+#endif

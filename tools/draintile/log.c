@@ -1,0 +1,56 @@
+#include "log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "args.h"
+
+static const char *line_title = "draintile";
+
+void log_set_title(const char *title) {
+  line_title = title;
+}
+
+static void print_line(const char *format, va_list list) {
+  char line[2048];
+  vsnprintf(line, sizeof(line), format, list);
+  for (char *at = line; *at; at++)
+    if (*at == '\n' || *at == '\r') *at = ' ';
+  fprintf(stderr, "%s: %s\n", line_title, line);
+}
+
+int log_fail(int code, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  print_line(format, list);
+  va_end(list);
+  return code;
+}
+
+void log_note(const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  print_line(format, list);
+  va_end(list);
+}
+
+int log_exit_code(dt_status status) {
+  switch (status) {
+  case DT_OK:
+    return TOOL_OK;
+  case DT_ERR_ARGUMENT:
+  case DT_ERR_INPUT:
+  case DT_ERR_UNSUPPORTED:
+    return TOOL_USAGE;
+  case DT_ERR_NO_DEVICE:
+    return TOOL_SKIPPED;
+  default:
+    return TOOL_FAILED;
+  }
+}
+
+int log_status(dt_status status, const char *subject) {
+  const char *detail = dt_error_detail();
+  if (!*detail) detail = dt_status_text(status);
+  return log_fail(log_exit_code(status), "%s%s%s", subject ? subject : "", subject ? ": " : "", detail);
+}

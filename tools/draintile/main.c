@@ -1,0 +1,47 @@
+/* draintile: the command over the public API of libdraintile. */
+#include <stdio.h>
+#include <string.h>
+
+#include <draintile/version.h>
+
+#include "args.h"
+#include "commands.h"
+#include "log.h"
+
+/* A new subcommand is one file and one row here. */
+static const tool_command *const commands[] = {
+    &command_info,
+    &command_model,
+    &command_plan,
+    &command_synth,
+};
+
+static void print_overview(FILE *out) {
+  fprintf(out, "Usage: draintile COMMAND [options]\n\n"
+               "Runs, plans and predicts expert-parallel MoE layers whose all-to-alls hide behind their GEMMs.\n\n"
+               "Commands:\n");
+  args_print_commands(out, commands, ARGS_COUNT(commands));
+  fprintf(out, "\ndraintile COMMAND --help lists the options of each; draintile --version prints the version.\n"
+               "Tables go to standard output, messages to standard error.\n"
+               "Exit status: 0 success, 1 a check failed, 2 usage or bad input, 3 failure at run time,\n"
+               "77 skipped (no such device).\n");
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) {
+    print_overview(stderr);
+    return TOOL_USAGE;
+  }
+  int code = TOOL_OK;
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0)
+    print_overview(stdout);
+  else if (strcmp(argv[1], "--version") == 0)
+    printf("draintile %s\n", dt_version());
+  else
+    code = args_dispatch(commands, ARGS_COUNT(commands), argc, argv);
+  if (fflush(stdout) != 0 || ferror(stdout)) {
+    log_set_title("draintile");
+    return log_fail(TOOL_FAILED, "standard output: %s", "write failed");
+  }
+  return code;
+}
