@@ -9,6 +9,7 @@
 #include <draintile/moe.h>
 #include <draintile/plan.h>
 #include <draintile/platform.h>
+#include <draintile/reference.h>
 #include <draintile/simulate.h>
 #include <draintile/status.h>
 #include <draintile/trace.h>

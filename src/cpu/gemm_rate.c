@@ -1,0 +1,82 @@
+#include <cblas.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <draintile/reference.h>
+
+#include "core/error.h"
+#include "core/random.h"
+
+enum { SIDE = 1024, THREADS_MAX = 1024 };
+
+typedef struct gemm_thread {
+  pthread_t thread;
+  float *a, *b, *c;
+  int started;
+} gemm_thread;
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *multiply(void *argument) {
+  gemm_thread *one = argument;
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, SIDE, SIDE, SIDE, 1, one->a, SIDE, one->b, SIDE, 0, one->c,
+              SIDE);
+  return NULL;
+}
+
+static int reserve(gemm_thread *one, uint64_t seed) {
+  dt_random random = {seed};
+  size_t count = (size_t)SIDE * SIDE;
+  one->a = malloc(count * sizeof(float));
+  one->b = malloc(count * sizeof(float));
+  one->c = malloc(count * sizeof(float));
+  if (!one->a || !one->b || !one->c) return 0;
+  for (size_t i = 0; i < count; i++) { /* all-zero data would flatter the rate */
+    one->a[i] = (float)dt_random_unit(&random) - 0.5f;
+    one->b[i] = (float)dt_random_unit(&random) - 0.5f;
+  }
+  return 1;
+}
+
+/* Seconds of one multiplication by all threads at once; 0 when a thread could not be started. */
+static double one_repeat(gemm_thread *threads, int32_t count) {
+  double begin_s = now_s();
+  int failed = 0;
+  for (int32_t i = 1; i < count; i++) {
+    threads[i].started = pthread_create(&threads[i].thread, NULL, multiply, &threads[i]) == 0;
+    failed |= !threads[i].started;
+  }
+  multiply(&threads[0]);
+  for (int32_t i = 1; i < count; i++)
+    if (threads[i].started) pthread_join(threads[i].thread, NULL);
+  return failed ? 0 : now_s() - begin_s;
+}
+
+dt_status dt_sgemm_rate(int32_t threads, int32_t repeats, double *flop_per_s) {
+  if (threads < 1 || threads > THREADS_MAX)
+    return dt_fail(DT_ERR_ARGUMENT, "threads: %d; allowed: 1 to %d", threads, THREADS_MAX);
+  if (repeats < 1) return dt_fail(DT_ERR_ARGUMENT, "repeats: %d; allowed: 1 or more", repeats);
+  gemm_thread *all = calloc((size_t)threads, sizeof(*all));
+  int ready = all != NULL;
+  for (int32_t i = 0; ready && i < threads; i++) ready = reserve(&all[i], (uint64_t)i + 1);
+  dt_status status = ready ? DT_OK : dt_fail(DT_ERR_MEMORY, "threads: %d: no memory for their matrices", threads);
+  double best_s = 0;
+  for (int32_t i = 0; status == DT_OK && i <= repeats; i++) { /* the first one warms up */
+    double seconds = one_repeat(all, threads);
+    if (seconds <= 0) status = dt_fail(DT_ERR_SYSTEM, "threads: %d could not be started", threads);
+    if (i > 0 && (best_s == 0 || seconds < best_s)) best_s = seconds;
+  }
+  for (int32_t i = 0; all && i < threads; i++) {
+    free(all[i].a);
+    free(all[i].b);
+    free(all[i].c);
+  }
+  free(all);
+  if (status == DT_OK) *flop_per_s = 2.0 * threads * SIDE * SIDE * SIDE / best_s;
+  return status;
+}
