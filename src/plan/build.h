@@ -7,7 +7,7 @@
 
 typedef struct dt_build_sizes {
   dt_expert total; /* rows, span, bands, groups, parts, segments of the rank */
-  int64_t dispatch_local, dispatch, tasks, combine_rows;
+  int64_t dispatch, combine_rows;
 } dt_build_sizes;
 
 /* Needed by dt_build_measure already: experts and sends hold all ranks where the table has D tasks, else only what the
@@ -52,7 +52,7 @@ DT_HD static inline void dt_build_measure(const dt_plan_config *config, const in
                                           const dt_build_ranks *ranks, dt_build_sizes *sizes) {
   dt_shape shape = dt_shape_of(config, counts);
   int64_t width = (int64_t)shape.ranks * shape.experts, src_row = 0;
-  sizes->dispatch_local = sizes->dispatch = sizes->combine_rows = 0;
+  sizes->dispatch = sizes->combine_rows = 0;
   for (int64_t g = 0; g < width; g++) sizes->combine_rows += counts[config->rank * width + g];
   if (!config->dispatch) {
     dt_rank_measure(&shape, config->rank, ranks->experts, &sizes->total);
@@ -61,16 +61,17 @@ DT_HD static inline void dt_build_measure(const dt_plan_config *config, const in
       dt_expert *experts = &ranks->experts[(int64_t)p * shape.experts];
       dt_expert total;
       dt_rank_measure(&shape, p, experts, &total);
-      int64_t tasks =
+      sizes->dispatch +=
           dt_sends_measure(&shape, config->rank, p, experts, &src_row, &ranks->sends[(int64_t)p * shape.experts]);
-      sizes->dispatch += tasks;
-      if (p != config->rank) continue;
-      sizes->total = total;
-      sizes->dispatch_local = tasks;
+      if (p == config->rank) sizes->total = total;
     }
   }
-  sizes->tasks = sizes->dispatch + config->shared_blocks + config->reduce_blocks;
-  if (dt_has_tiles(config)) sizes->tasks += sizes->total.bands * ((int64_t)config->columns_1 + config->columns_2);
+}
+
+/* Once the bands are known to fit an int32 this cannot overflow. */
+DT_HD static inline int64_t dt_build_task_count(const dt_plan_config *config, const dt_build_sizes *sizes) {
+  int64_t columns = dt_has_tiles(config) ? (int64_t)config->columns_1 + config->columns_2 : 0;
+  return sizes->dispatch + config->shared_blocks + config->reduce_blocks + sizes->total.bands * columns;
 }
 
 DT_HD static inline void dt_build_dispatch(const dt_plan_config *config, const dt_shape *shape,

@@ -62,6 +62,7 @@ static dt_status check_config(const dt_plan_config *c) {
 
 /* No negative counts, and no source with more slots than a 31-bit slot index reaches: all later sums then fit int64. */
 static dt_status check_counts(const dt_plan_config *config, const int32_t *counts) {
+  if (!counts) return dt_fail(DT_ERR_ARGUMENT, "counts: NULL; [ranks][ranks*experts_per_rank]");
   int64_t width = (int64_t)config->ranks * config->experts_per_rank;
   for (int32_t s = 0; s < config->ranks; s++) {
     const int32_t *row = &counts[s * width];
@@ -140,7 +141,8 @@ static void carve_scratch(carver *c, const dt_build_sizes *sizes, dt_build_scrat
   scratch->group_first = carve(c, bands + 1, sizeof *scratch->group_first);
 }
 
-static void carve_arrays(carver *c, const dt_build_sizes *sizes, dt_plan **plan, dt_build_arrays *arrays) {
+static void carve_arrays(carver *c, const dt_build_sizes *sizes, int64_t tasks, dt_plan **plan,
+                         dt_build_arrays *arrays) {
   *plan = carve(c, 1, sizeof **plan);
   arrays->groups = carve(c, sizes->total.groups, sizeof *arrays->groups);
   arrays->bands = carve(c, sizes->total.bands, sizeof *arrays->bands);
@@ -149,12 +151,13 @@ static void carve_arrays(carver *c, const dt_build_sizes *sizes, dt_plan **plan,
   arrays->band_order = carve(c, sizes->total.bands, sizeof *arrays->band_order);
   arrays->segment_order = carve(c, sizes->total.segments, sizeof *arrays->segment_order);
   arrays->dispatch = carve(c, sizes->dispatch, sizeof *arrays->dispatch);
-  arrays->tasks = carve(c, sizes->tasks, sizeof *arrays->tasks);
+  arrays->tasks = carve(c, tasks, sizeof *arrays->tasks);
 }
 
 static dt_status allocate(carver *c) {
   size_t bytes = c->used;
-  if (!c->overflow) c->base = malloc(bytes);
+  if (c->overflow) return dt_fail(DT_ERR_MEMORY, "plan: larger than the address space");
+  c->base = malloc(bytes);
   c->used = 0;
   return c->base ? DT_OK : dt_fail(DT_ERR_MEMORY, "plan: no memory for %zu bytes", bytes);
 }
@@ -171,7 +174,7 @@ static void describe(dt_plan *plan, const dt_plan_config *config, const dt_build
   plan->part_count = (int32_t)sizes->total.parts;
   plan->segment_count = (int32_t)sizes->total.segments;
   plan->dispatch_count = (int32_t)sizes->dispatch;
-  plan->task_count = sizes->tasks;
+  plan->task_count = dt_build_task_count(config, sizes);
   plan->dispatch_tasks = sizes->dispatch;
   plan->groups = arrays->groups;
   plan->bands = arrays->bands;
@@ -195,12 +198,13 @@ static dt_status build(const dt_plan_config *config, const int32_t *counts, cons
   dt_build_measure(config, counts, ranks, &sizes);
   dt_status status = check_sizes(&sizes);
   if (status != DT_OK) return status;
-  carve_arrays(&block, &sizes, &result, &arrays);
+  int64_t tasks = dt_build_task_count(config, &sizes);
+  carve_arrays(&block, &sizes, tasks, &result, &arrays);
   carve_scratch(&temporary, &sizes, &scratch);
   status = allocate(&block);
   if (status == DT_OK) status = allocate(&temporary);
   if (status == DT_OK) {
-    carve_arrays(&block, &sizes, &result, &arrays);
+    carve_arrays(&block, &sizes, tasks, &result, &arrays);
     carve_scratch(&temporary, &sizes, &scratch);
     dt_build_fill(config, counts, &sizes, ranks, &scratch, &arrays);
     describe(result, config, &sizes, &arrays, block.base);
