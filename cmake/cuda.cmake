@@ -7,6 +7,6 @@ if(DT_CUDA_SOURCES)
   add_library(dt_cuda_objects OBJECT ${DT_CUDA_SOURCES})
   target_include_directories(dt_cuda_objects PRIVATE include src)
   target_compile_options(dt_cuda_objects PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v -Xcompiler=-fvisibility=hidden>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v -Xcompiler=-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics>)
   target_link_libraries(dt_cuda_objects PRIVATE dt_options CUDA::cudart_static)
 endif()
