@@ -76,6 +76,7 @@ static dt_status park(dt_comm *comm, dt_counter *counter, uint32_t target, const
       checked = now;
       dt_status status = dt_host_check_peers(comm, wait, epoch);
       if (status && !reached(counter, target, &seen)) {
+        if (dt_host_aborted(comm)) return dt_host_status(comm); /* it told why before it left or died */
         dt_host_abort(comm, status, dt_error_detail());
         return status;
       }
@@ -131,6 +132,7 @@ dt_status dt_host_barrier(dt_comm *comm, const char *phase) {
   dt_counter *arrivals = &host->controls[comm->rank]->arrivals[epoch & 1];
   dt_wait wait = {.phase = phase, .counter = "arrivals at barrier", .index = epoch, .peer = -1, .entry = 1};
   dt_status status = dt_counter_wait(comm, arrivals, (uint32_t)comm->ranks - 1, &wait, epoch);
+  if (!status && visible_ns) status = dt_host_sleep_until(comm, visible_ns); /* own puts, so that all leave together */
   if (status) return status;
   __atomic_store_n(&arrivals->visible_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&arrivals->value, 0, __ATOMIC_RELAXED);

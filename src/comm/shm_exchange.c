@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "clock.h"
@@ -86,6 +87,17 @@ static int take_fd(struct msghdr *header) {
   return taken;
 }
 
+/* All that died: one that gave up because another died may be gone by now too. */
+static void list_dead(const dt_comm *comm, const dt_host *host, char *text, size_t size) {
+  size_t used = 0;
+  text[0] = '\0';
+  for (int32_t p = 0; p < comm->ranks && used + 1 < size; p++) {
+    if (host->pidfds[p] < 0 || !dt_process_died(host->pidfds[p])) continue;
+    int wrote = snprintf(text + used, size - used, "%srank %d died", used ? ", " : "", p);
+    used += wrote > 0 ? (size_t)wrote : 0;
+  }
+}
+
 /* Takes every message that is there. Strangers' and repeated ones are dropped, with their descriptors. */
 static void receive_all(const dt_comm *comm, const shm_state *state, exchange *all) {
   for (;;) {
@@ -124,8 +136,10 @@ static dt_status send_all(const dt_comm *comm, const shm_state *state, exchange 
     memcpy(addressed.nonce, state->addresses[p].nonce, DT_NONCE_BYTES);
     int sent = try_send(state, p, &addressed, fd);
     if (sent < 0 && errno == ECONNREFUSED) {
-      return dt_fail(DT_ERR_PEER, "rank %d: its socket is gone: it died, gave up, or is in another network namespace",
-                     p);
+      char dead[256];
+      list_dead(comm, &state->host, dead, sizeof dead);
+      return dt_fail(DT_ERR_PEER, "rank %d: its socket is gone: %s", p,
+                     *dead ? dead : "it gave up, or is in another network namespace");
     }
     if (sent < 0) return dt_fail(DT_ERR_SYSTEM, "sendmsg to rank %d: %s", p, strerror(errno));
     if (sent) all->unsent &= ~((uint64_t)1 << p);
@@ -139,7 +153,9 @@ static dt_status check_progress(const dt_comm *comm, const dt_host *host, const 
   for (int32_t p = 0; p < comm->ranks; p++) {
     if (!(awaited >> p & 1)) continue;
     if (host->pidfds[p] >= 0 && dt_process_died(host->pidfds[p])) {
-      return dt_fail(DT_ERR_PEER, "rank %d died; rank %d waited for its file descriptor", p, comm->rank);
+      char dead[256];
+      list_dead(comm, host, dead, sizeof dead);
+      return dt_fail(DT_ERR_PEER, "%s; rank %d waited for file descriptors", dead, comm->rank);
     }
     if (host->controls[p] && __atomic_load_n(&host->controls[p]->left, __ATOMIC_ACQUIRE)) {
       return dt_fail(DT_ERR_PEER, "rank %d left; rank %d waited for its file descriptor", p, comm->rank);
@@ -164,6 +180,7 @@ static dt_status run_exchange(dt_comm *comm, shm_state *state, exchange *all, co
     if (!(all->unsent | all->missing)) return DT_OK;
     if (state->host.controls[comm->rank] && dt_host_aborted(comm)) return dt_host_status(comm);
     status = check_progress(comm, &state->host, all, (double)(dt_now_ns() - start) * 1e-9);
+    if (status && state->host.controls[comm->rank] && dt_host_aborted(comm)) return dt_host_status(comm);
     if (status) return status;
     struct pollfd readable = {.fd = state->socket, .events = POLLIN};
     poll(&readable, 1, all->unsent ? 1 : DT_SLICE_NS / 1000000);
