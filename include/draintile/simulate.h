@@ -2,6 +2,7 @@
  *
  * Workers draw tickets in table order, tasks take calibrated times, direct stores and segments go through a Burst-Gap
  * queue per sending rank (and a queue at a receiver where many send to one), consumers and reduction included.
+ * docs/model.md says exactly what it mirrors.
  */
 #ifndef DRAINTILE_SIMULATE_H
 #define DRAINTILE_SIMULATE_H
@@ -10,6 +11,7 @@
 #include <stdint.h>
 
 #include <draintile/plan.h>
+#include <draintile/platform.h>
 #include <draintile/status.h>
 #include <draintile/trace.h>
 
@@ -39,36 +41,48 @@ typedef struct dt_sim_costs {
   double dispatch_backlog_bytes; /* limit that dispatch keeps to, as dt_put.backlog_limit_bytes; 0: none */
   int32_t cache_panels;
 } dt_sim_costs;
-void dt_sim_costs_init(dt_sim_costs *costs);
+void dt_sim_costs_init(dt_sim_costs *costs); /* everything free and infinite */
+
+/* The costs as constants of a platform file, named sim_ and the field, its unit last (sim_l1_s_per_row,
+ * sim_cores_count). _from_platform keeps the fields whose constant is missing and counts the others in *found (may be
+ * NULL). */
+dt_status dt_sim_costs_from_platform(const dt_platform *platform, dt_sim_costs *costs, int32_t *found);
+dt_status dt_sim_costs_to_platform(const dt_sim_costs *costs, int64_t n, const char *method, dt_platform *platform);
 
 typedef struct dt_sim_config {
-  size_t size;         /* sizeof, set by dt_sim_config_init */
-  dt_plan_config plan; /* rank is ignored: all ranks are simulated */
-  int32_t workers, consumers;
-  int64_t row_in_bytes;  /* a dispatched row: H * sizeof(dtype) */
-  int64_t row_out_bytes; /* a combined row */
-  int64_t reduce_tokens; /* tokens of a reduce block */
-  const int64_t *tokens; /* [ranks] */
+  size_t size;                /* sizeof, set by dt_sim_config_init */
+  dt_plan_config plan;        /* all ranks are simulated: rank is ignored, and so are reduce_blocks and (but for being
+                                 0 or not) shared_blocks, which follow from the tokens. lead and group_tasks 0: the
+                                 schedule's default */
+  int32_t workers, consumers; /* threads of each rank; consumers carry dispatch and segments, 0: workers do */
+  int64_t row_in_bytes;       /* a dispatched row: H * sizeof(dtype) */
+  int64_t row_out_bytes;      /* a combined row */
+  int64_t reduce_tokens;      /* tokens of a reduce block */
+  const int64_t *tokens;      /* [ranks] */
 } dt_sim_config;
 void dt_sim_config_init(dt_sim_config *config);
 
 typedef struct dt_sim_result {
   double total_s;                                    /* slowest rank */
-  double dispatch_s, compute_s, combine_s, reduce_s; /* serial's stages */
-  double worker_wait_s, store_stall_s;               /* summed over workers */
+  double dispatch_s, compute_s, combine_s, reduce_s; /* serial's stages; 0 for the others */
+  double worker_wait_s, store_stall_s;               /* summed over workers; over all puts */
   double *rank_total_s;                              /* [ranks], or NULL: the caller's array */
 } dt_sim_result;
 
-/* counts as in plan.h. spans (may be NULL) receives the trace, released by dt_sim_spans_free. */
+/* counts as in plan.h. Set result->rank_total_s before the call. traces (may be NULL) receives [ranks] traces, released
+ * by dt_sim_traces_free. DT_ERR_ARGUMENT names the field (signal needs consumers >= 1), DT_ERR_MEMORY. */
 dt_status dt_simulate(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
                       dt_sim_result *result, dt_trace_rank **traces);
 void dt_sim_traces_free(dt_trace_rank *traces, int32_t ranks);
 
 /* Fits the task costs from the spans of measured `serial` runs (robust least squares); the fields that serial does not
- * show keep their values in *costs. plan gives rows, experts and columns of the spans' tasks. */
-dt_status dt_sim_fit(const dt_trace_rank *traces, const dt_plan *const *plans, size_t count, dt_sim_costs *costs);
+ * show keep their values in *costs (link_*, cores, ...: set them first, they tell a copy from a stall). traces[count]
+ * and plans[count] go together, the ranks of a run one after the other; plans give experts and columns. */
+dt_status dt_sim_fit(const dt_sim_config *config, const dt_trace_rank *traces, const dt_plan *const *plans,
+                     size_t count, dt_sim_costs *costs);
 
-/* Prices every schedule and picks the fastest: `auto`. predicted_s[6] by dt_schedule (may be NULL). */
+/* Prices every schedule, each in its default order, and picks the fastest: `auto`. predicted_s[6] by dt_schedule (may
+ * be NULL); 0 for signal when consumers is 0: it cannot run. */
 dt_status dt_schedule_auto(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
                            dt_schedule *schedule, double *predicted_s);
 

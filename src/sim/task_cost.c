@@ -1,0 +1,71 @@
+#include "sim.h"
+
+/* Panels of a rank: (phase, expert, column), numbered. */
+static int64_t panel_number(const dt_plan *plan, const sim_item *item) {
+  int64_t columns_1 = plan->config.columns_1, columns_2 = plan->config.columns_2;
+  int64_t expert = plan->bands[item->index].expert;
+  if (item->kind == DT_SPAN_L1) return expert * columns_1 + item->column;
+  return plan->config.experts_per_rank * columns_1 + expert * columns_2 + item->column;
+}
+
+static void unlink_panel(sim_rank *rank, int32_t panel) {
+  int32_t newer = rank->panel_newer[panel], older = rank->panel_older[panel];
+  if (newer >= 0) rank->panel_older[newer] = older;
+  if (older >= 0) rank->panel_newer[older] = newer;
+  if (rank->panel_newest == panel) rank->panel_newest = older;
+  if (rank->panel_oldest == panel) rank->panel_oldest = newer;
+}
+
+/* 1: the panel was among the most recently used ones of the rank; it is the newest now. */
+static int touch_panel(sim_rank *rank, int32_t panel, int32_t capacity) {
+  int hit = rank->panel_newest == panel || rank->panel_newer[panel] >= 0;
+  if (hit) {
+    unlink_panel(rank, panel);
+  } else if (rank->panels_cached == capacity) {
+    int32_t oldest = rank->panel_oldest;
+    unlink_panel(rank, oldest);
+    rank->panel_newer[oldest] = rank->panel_older[oldest] = -1;
+  } else {
+    rank->panels_cached++;
+  }
+  rank->panel_older[panel] = rank->panel_newest;
+  rank->panel_newer[panel] = -1;
+  if (rank->panel_newest >= 0) rank->panel_newer[rank->panel_newest] = panel;
+  rank->panel_newest = panel;
+  if (rank->panel_oldest < 0) rank->panel_oldest = panel;
+  return hit;
+}
+
+static double tile_cost(sim_world *world, sim_thread *thread) {
+  const dt_sim_costs *costs = &world->costs;
+  const sim_item *item = &thread->item;
+  sim_rank *rank = &world->rank[thread->rank];
+  int second = item->kind == DT_SPAN_L2;
+  double cost =
+      second ? costs->l2_base_s + item->rows * costs->l2_row_s : costs->l1_base_s + item->rows * costs->l1_row_s;
+  int64_t panel = panel_number(rank->plan, item);
+  int hit = panel == thread->last_panel;
+  thread->last_panel = panel;
+  if (costs->cache_panels > 0) hit = touch_panel(rank, (int32_t)panel, costs->cache_panels);
+  if (!hit) cost += second ? costs->l2_panel_s : costs->l1_panel_s;
+  uint8_t *widened = &rank->widened[2 * (size_t)item->index + (size_t)second];
+  if (!*widened) cost += item->rows * costs->band_s_per_row;
+  *widened = 1;
+  return cost;
+}
+
+double sim_item_cost(sim_world *world, sim_thread *thread) {
+  const dt_sim_costs *costs = &world->costs;
+  const sim_item *item = &thread->item;
+  switch (item->kind) {
+  case DT_SPAN_L1:
+  case DT_SPAN_L2:
+    return tile_cost(world, thread);
+  case DT_SPAN_REDUCE:
+    return costs->reduce_base_s + item->rows * costs->reduce_row_s;
+  case DT_SPAN_SHARED:
+    return costs->shared_base_s + item->rows * costs->shared_row_s;
+  default: /* puts have their own cost */
+    return 0.0;
+  }
+}
