@@ -40,7 +40,7 @@ static dt_status read_number(const json_t *object, const char *where, const char
 }
 
 static dt_status read_count(const json_t *object, const char *where, const char *key, int64_t *count) {
-  double number;
+  double number = 0.0;
   dt_status status = read_number(object, where, key, &number);
   if (status) return status;
   if (!json_is_integer(json_object_get(object, key)))

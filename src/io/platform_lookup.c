@@ -44,9 +44,10 @@ static int in_slice(const dt_platform_point *point, const double *slice, int32_t
 static dt_interval interpolate(const dt_platform_table *table, const double *at, double *slice, int32_t argument,
                                int *inside) {
   double below = -INFINITY, above = INFINITY;
-  if (argument == table->argument_count) {
-    for (size_t i = 0; i < table->point_count; i++)
-      if (in_slice(&table->points[i], slice, argument)) return table->points[i].interval;
+  if (argument >= table->argument_count || argument >= DT_PLATFORM_ARGUMENTS) {
+    size_t i = 0;
+    while (!in_slice(&table->points[i], slice, argument)) i++; /* slice was made of a point's arguments */
+    return table->points[i].interval;
   }
   for (size_t i = 0; i < table->point_count; i++) {
     if (!in_slice(&table->points[i], slice, argument)) continue;
