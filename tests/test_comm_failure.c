@@ -44,7 +44,7 @@ static dt_status wait_for_victim(dt_comm *comm, dt_window *window, const scenari
 /* After the first error everything else fails at once, and nothing hangs. */
 static int all_refused(dt_comm *comm, dt_window *window) {
   dt_window *more = NULL;
-  dt_put put = {.window = window, .peer = 0, .src = "x", .row_bytes = 1, .rows = 1};
+  dt_put put = {.window = window, .peer = 0, .offset = 1024, .src = "x", .row_bytes = 1, .rows = 1};
   double start = now_s();
   EXPECT(dt_comm_status(comm) != DT_OK);
   EXPECT(dt_comm_put(comm, &put, NULL) != DT_OK);
@@ -204,7 +204,7 @@ static int abort_body(dt_comm *comm, void *argument) {
     return all_refused(comm, window);
   }
   scenario other = {.where = me == 0 ? AT_COUNTER : AT_BARRIER, .victim = scene->victim};
-  dt_put put = {.window = window, .peer = 0, .src = bytes, .row_bytes = sizeof bytes, .rows = 1};
+  dt_put put = {.window = window, .peer = 0, .offset = 128, .src = bytes, .row_bytes = sizeof bytes - 128, .rows = 1};
   dt_status status = me == 2 ? dt_comm_put(comm, &put, NULL) : wait_for_victim(comm, window, &other);
   EXPECT(status == DT_ERR_PEER);
   EXPECT(strcmp(dt_error_detail(), "rank 1 gave up (DT_ERR_INPUT): ids: 99; 0 to 63 or -1") == 0);

@@ -14,24 +14,26 @@
 
 enum { ABORT_NONE = 0, ABORT_WRITING = 1, ABORT_WRITTEN = 2 };
 
-static void record_abort(dt_abort_record *record, int32_t rank, dt_status status, const char *detail) {
+static int record_abort(dt_abort_record *record, int32_t rank, dt_status status, const char *detail) {
   uint32_t none = ABORT_NONE;
-  if (!__atomic_compare_exchange_n(&record->state, &none, ABORT_WRITING, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
+  if (!__atomic_compare_exchange_n(&record->state, &none, ABORT_WRITING, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    return 0;
   record->rank = rank;
   record->status = (int32_t)status;
   snprintf(record->text, sizeof record->text, "%s", detail);
   __atomic_store_n(&record->state, ABORT_WRITTEN, __ATOMIC_RELEASE); /* pairs with dt_host_status */
+  return 1;
 }
 
-/* Parked peers look at their record every DT_SLICE_NS; those parked at a barrier are woken at once. */
+/* A rank that was told already tells nobody: the first aborter does, and the cause must not be retold as its own.
+ * Parked peers look at their record every DT_SLICE_NS; those at a barrier are woken at once. */
 void dt_host_abort(dt_comm *comm, dt_status status, const char *detail) {
   dt_host *host = dt_host_of(comm);
-  char copy[DT_ABORT_TEXT]; /* detail may be the thread's own, which the calls below could change */
-  snprintf(copy, sizeof copy, "%s", detail);
   for (int32_t i = 0; i < comm->ranks; i++) {
     dt_control *peer = host->controls[(comm->rank + i) % comm->ranks];
     if (!peer) continue; /* half-way through create */
-    record_abort(&peer->abort, comm->rank, status, copy);
+    int first = record_abort(&peer->abort, comm->rank, status, detail);
+    if (i == 0 && !first) return;
     for (int parity = 0; parity < 2; parity++) {
       syscall(SYS_futex, &peer->arrivals[parity].value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     }

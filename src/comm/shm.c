@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,25 +164,28 @@ static dt_status check_hellos(const hello *hellos, int32_t ranks) {
   return DT_OK;
 }
 
+/* Names all that died: one that gave up because another died may be gone by now too. */
 static dt_status open_peers(dt_comm *comm, const hello *hellos) {
   shm_state *state = comm->state;
-  for (int32_t p = 0; p < comm->ranks; p++) {
-    if (p == comm->rank) continue;
-    state->addresses[p] = hellos[p].address;
-    state->host.pids[p] = hellos[p].pid;
-  }
+  char dead[256] = "";
+  size_t used = 0;
   for (int32_t p = 0; p < comm->ranks; p++) {
     if (p == comm->rank) continue;
     uint64_t start = 0;
+    state->addresses[p] = hellos[p].address;
+    state->host.pids[p] = hellos[p].pid;
     state->host.pidfds[p] = dt_process_open(hellos[p].pid);
     if (state->host.pidfds[p] < 0 && errno != ESRCH) {
       return dt_fail(DT_ERR_SYSTEM, "pidfd_open of rank %d: %s", p, strerror(errno));
     }
-    if (state->host.pidfds[p] < 0 || !dt_process_state(hellos[p].pid, &start) || start != hellos[p].start) {
-      return dt_fail(DT_ERR_PEER, "rank %d died during create, or is in another pid namespace", p);
-    }
+    int lives = state->host.pidfds[p] >= 0 && !dt_process_died(state->host.pidfds[p]) &&
+                dt_process_state(hellos[p].pid, &start) && start == hellos[p].start;
+    if (lives || used + 1 >= sizeof dead) continue;
+    int wrote = snprintf(dead + used, sizeof dead - used, "%srank %d", used ? ", " : "", p);
+    used += wrote > 0 ? (size_t)wrote : 0;
   }
-  return DT_OK;
+  if (used == 0) return DT_OK;
+  return dt_fail(DT_ERR_PEER, "died during create, or in another pid namespace: %s", dead);
 }
 
 /* Own control block and socket: all that can fail before the peers are known. */
