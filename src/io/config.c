@@ -246,7 +246,6 @@ static void read_fields(reader *r, dt_model_config *config) {
                         experts, info->experts);
   }
   config->sparse_step = config->step_offset = 1;
-  config->swiglu_limit = 0.0f;
   switch (config->family) {
   case DT_FAMILY_MIXTRAL:
     config->normalize = 1;
@@ -268,6 +267,7 @@ static void read_fields(reader *r, dt_model_config *config) {
     break;
   case DT_FAMILY_GPT_OSS:
     config->score = DT_ROUTER_TOPK_SOFTMAX;
+    config->swiglu_alpha = read_float(r, "swiglu_alpha", 1.702f);
     config->swiglu_limit = read_float(r, "swiglu_limit", 7.0f);
     break;
   }

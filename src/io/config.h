@@ -20,10 +20,10 @@ typedef struct dt_model_config {
   dt_checkpoint_info info;
   dt_router_score score;
   int32_t normalize, groups, group_top_k;
-  float scale;         /* routed_scaling_factor */
-  float swiglu_limit;  /* gpt_oss */
-  int32_t first_dense; /* deepseek_v3: first_k_dense_replace */
-  int32_t sparse_step; /* layer is sparse only if (layer + step_offset) % sparse_step == 0 */
+  float scale;                      /* routed_scaling_factor */
+  float swiglu_alpha, swiglu_limit; /* gpt_oss */
+  int32_t first_dense;              /* deepseek_v3: first_k_dense_replace */
+  int32_t sparse_step;              /* layer is sparse only if (layer + step_offset) % sparse_step == 0 */
   int32_t step_offset;
   int32_t *mlp_only; /* layers that are dense whatever the rest says */
   size_t mlp_only_count;

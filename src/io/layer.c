@@ -335,7 +335,7 @@ dt_status dt_checkpoint_layer(dt_checkpoint *checkpoint, int32_t layer, int32_t 
                                    .experts = l.experts};
   if (l.config->family == DT_FAMILY_GPT_OSS) {
     made->weights.activation = DT_ACTIVATION_SWIGLU_CLAMPED;
-    made->weights.activation_alpha = 1.702f; /* the family's constant: no config field */
+    made->weights.activation_alpha = l.config->swiglu_alpha;
     made->weights.activation_limit = l.config->swiglu_limit;
   }
   status = choose_block(&l);
