@@ -225,8 +225,54 @@ static void two_hundred_thousand_tokens(void **state) {
   dt_plan_destroy(plan);
 }
 
+/* The example of docs/plan.md. */
+static void example_of_the_docs(void **state) {
+  (void)state;
+  static const int32_t counts[] = {5, 2, 3, 1, 6, 3, 2, 4};
+  static const int32_t bands[][3] = {{0, 0, 4}, {0, 4, 4}, {0, 8, 3}, {1, 11, 4}, {1, 15, 1}};
+  static const int32_t parts[][3] = {{1, 0, 0}, {1, 4, 4}, {0, 6, 0}, {0, 8, 2}, {1, 11, 6}, {0, 14, 5}, {0, 15, 6}};
+  static const int32_t orders[3][5] = {{0, 1, 2, 3, 4}, {0, 1, 3, 2, 4}, {0, 2, 1, 3, 4}};
+  static const char *const tables[] = {"a0a2a1a3a4b0b2b1b3b4", "a0a2a1a3a4b0b2b1b3b4", "a0a2a1a3a4b0b2b1b3b4",
+                                       "a0a2b0b2a1a3b1b3a4b4", "a0a2a1a3b0b2a4b1b3b4", "a0a2b0a1b2a3b1a4b3b4"};
+  dt_plan_config config = config_of(2, 2, 4);
+  config.columns_1 = config.columns_2 = config.raster_bands = 1;
+  config.dispatch = config.reduce_blocks = 0;
+  config.group_tasks = 2;
+  for (int order = 0; order < 3; order++) {
+    config.order = (dt_order)order;
+    dt_plan *plan = plan_new(&config, counts);
+    assert_bands(plan, bands, 5);
+    assert_int_equal(plan->part_count, 7);
+    for (int32_t i = 0; i < 7; i++) {
+      assert_int_equal(plan->parts[i].owner, parts[i][0]);
+      assert_int_equal(plan->parts[i].row, parts[i][1]);
+      assert_int_equal(plan->parts[i].dst_row, parts[i][2]);
+    }
+    assert_int_equal(plan->segment_count, 3);
+    assert_memory_equal(plan->band_order, orders[order], sizeof orders[order]);
+    dt_plan_destroy(plan);
+  }
+  for (int schedule = 0; schedule < 6; schedule++) {
+    char table[32] = "";
+    config.schedule = (dt_schedule)schedule;
+    dt_plan *plan = plan_new(&config, counts);
+    assert_int_equal(plan->task_count, 10);
+    for (int32_t i = 0; i < 10; i++) {
+      table[2 * i] = plan->tasks[i].phase == DT_PHASE_L1 ? 'a' : 'b';
+      table[2 * i + 1] = (char)('0' + plan->tasks[i].index);
+    }
+    assert_string_equal(table, tables[schedule]);
+    dt_plan_destroy(plan);
+  }
+  config.layout = DT_LAYOUT_ALIGNED;
+  dt_plan *plan = plan_new(&config, counts);
+  assert_true(plan->rows == 24 && plan->padded_rows == 8);
+  dt_plan_destroy(plan);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(empty_experts),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(example_of_the_docs),
+                                     cmocka_unit_test(empty_experts),
                                      cmocka_unit_test(no_tokens_at_all),
                                      cmocka_unit_test(everything_to_one_rank),
                                      cmocka_unit_test(one_expert_gets_everything),

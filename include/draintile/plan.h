@@ -118,8 +118,8 @@ typedef struct dt_task {
   int32_t phase, index, column;
 } dt_task;
 
-/* All arrays belong to the plan. Only what the configuration asks for is filled: with columns_1 = 0 there are no
- * tasks. */
+/* All arrays belong to the plan. Only what the configuration asks for is filled: with columns_1 or columns_2 = 0 there
+ * are no L1 and L2 tasks, with dispatch = 0 neither D tasks nor dispatch[]. */
 typedef struct dt_plan {
   dt_plan_config config;
   int64_t rows, padded_rows; /* memory rows, padding included; the padding alone */
