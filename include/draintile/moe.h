@@ -35,7 +35,7 @@ typedef struct dt_moe_config {
   int32_t workers, consumers; /* threads of this rank; consumers carry dispatch and segments */
   dt_schedule schedule;
   dt_layout layout;
-  dt_order order;         /* dt_schedule_default_order unless set */
+  dt_order order;         /* (dt_order)-1, as initialized: dt_schedule_default_order */
   int32_t tile_m, tile_n; /* rows of a band; columns of a tile (0: chosen, see docs/cpu.md) */
   int32_t segment_bands, raster_bands, lead, wave_experts, group_tasks; /* 0: the schedule's default */
   uint64_t delay_seed; /* testing: nonzero injects random delays in workers and consumers */

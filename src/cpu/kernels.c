@@ -1,0 +1,215 @@
+/* These loops are worth the vectorizer at every build type; none of them looks at floating-point exceptions. */
+#pragma GCC optimize("O3", "no-trapping-math", "no-math-errno")
+
+#include "cpu/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <cblas.h>
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define DT_SANITIZED 1
+#else
+#define DT_SANITIZED 0
+#endif
+
+/* One source, compiled for the vector units found at run time; what is called in the loops must be inlined for that.
+ * The sanitizers cannot run in the resolver. */
+#if defined(__x86_64__) && !DT_SANITIZED
+#define DT_VECTOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define DT_VECTOR
+#endif
+#define DT_INLINE static inline __attribute__((always_inline))
+
+void dt_gemm_nt(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                float *c, int64_t c_stride) {
+  if (m <= 0 || n <= 0) return;
+#if defined(__SANITIZE_THREAD__)
+  for (int64_t i = 0; i < m; i++) {
+    for (int64_t j = 0; j < n; j++) {
+      float sum = 0;
+      for (int64_t p = 0; p < k; p++) sum += a[i * a_stride + p] * b[j * b_stride + p];
+      c[i * c_stride + j] = sum;
+    }
+  }
+#else
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)m, (int)n, (int)k, 1.0f, a, (int)a_stride, b, (int)b_stride,
+              0.0f, c, (int)c_stride);
+#endif
+}
+
+DT_INLINE float float_of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+DT_INLINE uint32_t bits_of_float(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+DT_INLINE float widen_bf16(uint16_t half) {
+  return float_of_bits((uint32_t)half << 16);
+}
+
+DT_INLINE uint16_t round_bf16(float value) {
+  uint32_t bits = bits_of_float(value);
+  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  uint32_t nan = (bits >> 16) | 0x40u;
+  return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+/* The exponent is rebiased by a multiplication, which also normalizes what is subnormal in half precision. */
+DT_INLINE float widen_f16(uint16_t half) {
+  uint32_t magnitude = (uint32_t)(half & 0x7fffu) << 13;
+  uint32_t scaled = bits_of_float(float_of_bits(magnitude) * 0x1p112f);
+  uint32_t special = magnitude | 0x7f800000u;
+  uint32_t bits = magnitude >= 0x0f800000u ? special : scaled;
+  return float_of_bits(bits | (uint32_t)(half & 0x8000u) << 16);
+}
+
+/* Subnormal results are rounded by the adder: at 0.5 one unit in the last place is the smallest half. */
+DT_INLINE uint16_t round_f16(float value) {
+  uint32_t bits = bits_of_float(value);
+  uint32_t magnitude = bits & 0x7fffffffu;
+  uint32_t normal = (magnitude - 0x38000000u + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
+  uint32_t subnormal = bits_of_float(float_of_bits(magnitude) + 0.5f) - 0x3f000000u;
+  uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
+  half = magnitude >= 0x477ff000u ? large : half;
+  return (uint16_t)(half | (bits >> 16 & 0x8000u));
+}
+
+/* 2^n * p(r) with x = n ln 2 + r: the terms of the series up to r^7, which leaves 5e-9. Clamped to where neither the
+ * result nor 1 + result overflows. NaN goes through. */
+DT_INLINE float fast_exp(float x) {
+  x = x > 88.0f ? 88.0f : x;
+  x = x < -87.0f ? -87.0f : x;
+  float shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to an integer in the low bits */
+  float n = shifted - 12582912.0f;
+  float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return p * float_of_bits((bits_of_float(shifted) + 127u) << 23);
+}
+
+DT_INLINE float sigmoid(float x) {
+  return 1.0f / (1.0f + fast_exp(-x));
+}
+
+DT_VECTOR static void widen_bf16_row(const uint16_t *restrict src, int64_t count, float *restrict dst) {
+  for (int64_t i = 0; i < count; i++) dst[i] = widen_bf16(src[i]);
+}
+
+DT_VECTOR static void widen_f16_row(const uint16_t *restrict src, int64_t count, float *restrict dst) {
+  for (int64_t i = 0; i < count; i++) dst[i] = widen_f16(src[i]);
+}
+
+void dt_widen_row(dt_dtype dtype, const void *src, int64_t count, float *dst) {
+  if (dtype == DT_DTYPE_BF16)
+    widen_bf16_row(src, count, dst);
+  else if (dtype == DT_DTYPE_F16)
+    widen_f16_row(src, count, dst);
+  else
+    memcpy(dst, src, (size_t)count * sizeof(float));
+}
+
+DT_VECTOR static void round_bf16_row(const float *restrict src, int64_t count, uint16_t *restrict dst) {
+  for (int64_t i = 0; i < count; i++) dst[i] = round_bf16(src[i]);
+}
+
+DT_VECTOR static void round_f16_row(const float *restrict src, int64_t count, uint16_t *restrict dst) {
+  for (int64_t i = 0; i < count; i++) dst[i] = round_f16(src[i]);
+}
+
+void dt_round_row(dt_dtype dtype, const float *src, int64_t count, void *dst) {
+  if (dtype == DT_DTYPE_BF16)
+    round_bf16_row(src, count, dst);
+  else if (dtype == DT_DTYPE_F16)
+    round_f16_row(src, count, dst);
+  else
+    memcpy(dst, src, (size_t)count * sizeof(float));
+}
+
+DT_VECTOR static void accumulate_f32(float weight, const float *restrict row, int64_t count, float *restrict acc) {
+  for (int64_t i = 0; i < count; i++) acc[i] += weight * row[i];
+}
+
+DT_VECTOR static void accumulate_bf16(float weight, const uint16_t *restrict row, int64_t count, float *restrict acc) {
+  for (int64_t i = 0; i < count; i++) acc[i] += weight * widen_bf16(row[i]);
+}
+
+DT_VECTOR static void accumulate_f16(float weight, const uint16_t *restrict row, int64_t count, float *restrict acc) {
+  for (int64_t i = 0; i < count; i++) acc[i] += weight * widen_f16(row[i]);
+}
+
+void dt_accumulate_row(dt_dtype dtype, float weight, const void *row, int64_t count, float *acc) {
+  if (dtype == DT_DTYPE_BF16)
+    accumulate_bf16(weight, row, count, acc);
+  else if (dtype == DT_DTYPE_F16)
+    accumulate_f16(weight, row, count, acc);
+  else
+    accumulate_f32(weight, row, count, acc);
+}
+
+DT_VECTOR static void silu_row(const float *restrict gate, const float *restrict up, int64_t count,
+                               float *restrict out) {
+  for (int64_t i = 0; i < count; i++) out[i] = gate[i] * sigmoid(gate[i]) * up[i];
+}
+
+DT_VECTOR static void clamped_row(float alpha, float limit, const float *restrict gate, const float *restrict up,
+                                  int64_t count, float *restrict out) {
+  for (int64_t i = 0; i < count; i++) {
+    float g = gate[i] > limit ? limit : gate[i];
+    float u = up[i] > limit ? limit : up[i];
+    u = u < -limit ? -limit : u;
+    out[i] = (u + 1.0f) * (g * sigmoid(alpha * g));
+  }
+}
+
+void dt_glu_row(const dt_glu *glu, const float *gate, const float *up, int64_t count, float *out) {
+  enum { CHUNK = 256 };
+  float gate_chunk[CHUNK], up_chunk[CHUNK];
+  for (int64_t i = 0; i < count; i += CHUNK) {
+    int64_t n = count - i < CHUNK ? count - i : CHUNK;
+    const float *g = gate + i, *u = up + i;
+    if (glu->gate_bias) {
+      memcpy(gate_chunk, g, (size_t)n * sizeof(float));
+      dt_add_row(gate_chunk, glu->gate_bias + i, n);
+      g = gate_chunk;
+    }
+    if (glu->up_bias) {
+      memcpy(up_chunk, u, (size_t)n * sizeof(float));
+      dt_add_row(up_chunk, glu->up_bias + i, n);
+      u = up_chunk;
+    }
+    if (glu->activation == DT_ACTIVATION_SILU)
+      silu_row(g, u, n, out + i);
+    else
+      clamped_row(glu->alpha, glu->limit, g, u, n, out + i);
+  }
+}
+
+DT_VECTOR void dt_scale_row(float *row, int64_t count, float scale) {
+  for (int64_t i = 0; i < count; i++) row[i] *= scale;
+}
+
+DT_VECTOR void dt_add_row(float *restrict row, const float *restrict bias, int64_t count) {
+  for (int64_t i = 0; i < count; i++) row[i] += bias[i];
+}
+
+float dt_sigmoid_dot(const float *a, const float *b, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; i++) sum += (double)a[i] * b[i];
+  return (float)(1.0 / (1.0 + exp(-sum)));
+}
