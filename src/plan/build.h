@@ -54,18 +54,15 @@ DT_HD static inline void dt_build_measure(const dt_plan_config *config, const in
   int64_t width = (int64_t)shape.ranks * shape.experts, src_row = 0;
   sizes->dispatch = sizes->combine_rows = 0;
   for (int64_t g = 0; g < width; g++) sizes->combine_rows += counts[config->rank * width + g];
-  if (!config->dispatch) {
-    dt_rank_measure(&shape, config->rank, ranks->experts, &sizes->total);
-  } else {
+  if (config->dispatch) {
     for (int32_t p = 0; p < shape.ranks; p++) {
-      dt_expert *experts = &ranks->experts[(int64_t)p * shape.experts];
-      dt_expert total;
-      dt_rank_measure(&shape, p, experts, &total);
+      int64_t base = (int64_t)p * shape.experts;
+      dt_rank_measure(&shape, p, &ranks->experts[base], &sizes->total);
       sizes->dispatch +=
-          dt_sends_measure(&shape, config->rank, p, experts, &src_row, &ranks->sends[(int64_t)p * shape.experts]);
-      if (p == config->rank) sizes->total = total;
+          dt_sends_measure(&shape, config->rank, p, &ranks->experts[base], &src_row, &ranks->sends[base]);
     }
   }
+  dt_rank_measure(&shape, config->rank, &ranks->experts[dt_own_experts(config)], &sizes->total);
 }
 
 /* Once the bands are known to fit an int32 this cannot overflow. */

@@ -46,21 +46,21 @@ const char *dt_phase_name(dt_phase phase) {
 }
 
 dt_status dt_layout_parse(const char *text, dt_layout *out) {
-  int value;
+  int value = 0;
   dt_status status = parse("layout", layouts, LENGTH(layouts), text, &value);
   if (status == DT_OK) *out = (dt_layout)value;
   return status;
 }
 
 dt_status dt_order_parse(const char *text, dt_order *out) {
-  int value;
+  int value = 0;
   dt_status status = parse("order", orders, LENGTH(orders), text, &value);
   if (status == DT_OK) *out = (dt_order)value;
   return status;
 }
 
 dt_status dt_schedule_parse(const char *text, dt_schedule *out) {
-  int value;
+  int value = 0;
   dt_status status = parse("schedule", schedules, LENGTH(schedules), text, &value);
   if (status == DT_OK) *out = (dt_schedule)value;
   return status;
