@@ -70,7 +70,7 @@ static int kill_body(dt_comm *comm, void *argument) {
   double took = now_s() - *scene->event_s;
   EXPECT(status == DT_ERR_PEER);
   EXPECT(strstr(dt_error_detail(), name));
-  EXPECT(took < 0.5); /* 0.1 s on a machine that is not busy */
+  EXPECT(took < 1.0); /* about 0.05 s on a machine that is not busy */
   return all_refused(comm, window);
 }
 
