@@ -1,0 +1,52 @@
+/* Grouped GEMM on a Hopper GPU: the tile engine alone.
+ *
+ * For every expert e, out[rows of e] = a[rows of e] * b[e]^T, bf16 in and out, float32 accumulate. Rows are packed:
+ * expert e's follow expert e-1's. How many each expert has is read on the device, so that nothing waits for the host
+ * and the call can be captured in a CUDA graph. Every output element is one sum over K in ascending order.
+ */
+#ifndef DRAINTILE_GEMM_H
+#define DRAINTILE_GEMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <draintile/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All pointers are device memory, 16-byte aligned. n and k are multiples of 8. */
+typedef struct dt_cuda_gemm {
+  size_t size;           /* sizeof, set by dt_cuda_gemm_init */
+  const void *a;         /* [rows_max][k] */
+  const void *b;         /* [experts][n][k]: output features by input features, as checkpoints store them */
+  void *out;             /* [rows_max][n]; rows past the last expert's are not written */
+  const int32_t *counts; /* [experts] rows of each expert */
+  int32_t experts;       /* 1 to 4096 */
+  int64_t rows_max;      /* rows that a and out hold; the counts must add up to no more */
+  int64_t n, k;
+  const uint64_t *row_address; /* NULL, or [rows_max]: where each row goes instead of `out` (any memory the device can
+                                  write, 16-byte aligned; 0: nowhere) */
+  int32_t raster_bands;        /* bands of 128 rows that run column by column together; even; 0: 8 */
+  int32_t tensor_stores;       /* 1: store by the copy engine where 16 rows are whole (not with row_address) */
+  int32_t sms;                 /* multiprocessors to use; 0: all */
+  double timeout_s;            /* of a wait inside the kernel, below 4,000; 0: 10 */
+} dt_cuda_gemm;
+void dt_cuda_gemm_init(dt_cuda_gemm *gemm);
+
+/* Device memory that one call in flight needs, 128-byte aligned. */
+dt_status dt_cuda_gemm_workspace(const dt_cuda_gemm *gemm, size_t *bytes);
+
+/* Queues the GEMM on `stream` (a cudaStream_t) of the current device. DT_ERR_ARGUMENT names the field that is out of
+ * range; DT_ERR_UNSUPPORTED: not a Hopper GPU; DT_ERR_DEVICE: CUDA's error is in the detail. */
+dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *stream);
+
+/* Waits for `stream`, then says how the last call with this workspace ended: DT_OK, DT_ERR_CAPACITY (counts negative or
+ * above rows_max), DT_ERR_TIMEOUT (a wait expired) or DT_ERR_INTERNAL. */
+dt_status dt_cuda_gemm_check(const void *workspace, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

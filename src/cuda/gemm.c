@@ -1,0 +1,186 @@
+/* Host side of the grouped GEMM: checks, tensor maps, launches. */
+#include <draintile/gemm.h>
+
+#include <string.h>
+
+#include "core/error.h"
+#include "cuda/tile_gemm.h"
+
+void dt_cuda_gemm_init(dt_cuda_gemm *gemm) {
+  memset(gemm, 0, sizeof *gemm);
+  gemm->size = sizeof *gemm;
+}
+
+static dt_status cuda_fail(cudaError_t error, const char *call) {
+  return dt_fail(error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ? DT_ERR_NO_DEVICE : DT_ERR_DEVICE,
+                 "%s: %s", call, cudaGetErrorString(error));
+}
+
+static dt_status check_shape(const dt_cuda_gemm *gemm) {
+  if (gemm == NULL || gemm->size != sizeof *gemm)
+    return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_cuda_gemm_init; %zu expected", sizeof *gemm);
+  if (gemm->experts < 1 || gemm->experts > DT_TILE_EXPERTS_MAX)
+    return dt_fail(DT_ERR_ARGUMENT, "experts: %d; 1 to %d allowed", gemm->experts, DT_TILE_EXPERTS_MAX);
+  if (gemm->rows_max < 0 || gemm->rows_max > INT32_MAX / 2)
+    return dt_fail(DT_ERR_ARGUMENT, "rows_max: %lld; 0 to %d allowed", (long long)gemm->rows_max, INT32_MAX / 2);
+  if (gemm->n < 8 || gemm->n % 8 != 0 || gemm->n > 1 << 23)
+    return dt_fail(DT_ERR_ARGUMENT, "n: %lld; a multiple of 8 up to 2^23 allowed", (long long)gemm->n);
+  if (gemm->k < 8 || gemm->k % 8 != 0 || gemm->k > 1 << 30)
+    return dt_fail(DT_ERR_ARGUMENT, "k: %lld; a multiple of 8 up to 2^30 allowed", (long long)gemm->k);
+  if (gemm->raster_bands < 0 || gemm->raster_bands % 2 != 0 || gemm->raster_bands > 1 << 16)
+    return dt_fail(DT_ERR_ARGUMENT, "raster_bands: %d; an even number up to 65536, or 0, allowed", gemm->raster_bands);
+  if (!(gemm->timeout_s >= 0 && gemm->timeout_s < 4000))
+    return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", gemm->timeout_s);
+  if (gemm->tensor_stores && gemm->row_address != NULL)
+    return dt_fail(DT_ERR_ARGUMENT, "tensor_stores: %d; 0 allowed with row_address", gemm->tensor_stores);
+  return DT_OK;
+}
+
+static int32_t column_tiles(const dt_cuda_gemm *gemm) {
+  return (int32_t)((gemm->n + DT_TILE_N - 1) / DT_TILE_N);
+}
+
+/* Bands if every expert's last is short, each at every pair of columns. */
+static int64_t tasks_max(const dt_cuda_gemm *gemm) {
+  int64_t bands = gemm->rows_max / DT_TILE_M + (gemm->rows_max < gemm->experts ? gemm->rows_max : gemm->experts);
+  return bands * ((column_tiles(gemm) + 1) / 2);
+}
+
+dt_status dt_cuda_gemm_workspace(const dt_cuda_gemm *gemm, size_t *bytes) {
+  dt_status status = check_shape(gemm);
+  if (status != DT_OK) return status;
+  *bytes = DT_TILE_TABLE_OFFSET + (size_t)tasks_max(gemm) * sizeof(dt_tile_task);
+  return DT_OK;
+}
+
+static dt_status check_pointers(const dt_cuda_gemm *gemm, const void *workspace) {
+  const struct {
+    const char *name;
+    const void *pointer;
+    uintptr_t alignment;
+    int optional;
+  } fields[] = {{"a", gemm->a, 16, 0},
+                {"b", gemm->b, 16, 0},
+                {"out", gemm->out, 16, gemm->row_address != NULL},
+                {"counts", gemm->counts, 4, 0},
+                {"row_address", gemm->row_address, 8, 1},
+                {"workspace", workspace, DT_TILE_TABLE_OFFSET, 0}};
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+    if ((fields[i].pointer == NULL && !fields[i].optional) || (uintptr_t)fields[i].pointer % fields[i].alignment != 0)
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %p; a device pointer aligned to %zu allowed", fields[i].name,
+                     fields[i].pointer, (size_t)fields[i].alignment);
+  return DT_OK;
+}
+
+typedef CUresult (*encode_tiled_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                    const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                    CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* A bf16 tensor [depth][rows][columns], or [rows][columns] for depth 0, in boxes of box_rows by 64 columns. */
+typedef struct tensor {
+  const void *data;
+  int64_t columns, rows, depth;
+  uint32_t box_rows;
+} tensor;
+
+static dt_status encode(encode_tiled_fn encode_tiled, const char *name, const tensor *t, CUtensorMap *map) {
+  cuuint64_t dims[3] = {(cuuint64_t)t->columns, (cuuint64_t)t->rows, (cuuint64_t)t->depth};
+  cuuint64_t strides[2] = {2 * dims[0], 2 * dims[0] * dims[1]};
+  cuuint32_t box[3] = {64, t->box_rows, 1}, steps[3] = {1, 1, 1};
+  CUresult result = encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, t->depth > 0 ? 3 : 2, (void *)t->data, dims,
+                                 strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? DT_OK : dt_fail(DT_ERR_DEVICE, "tensor map of %s: CUDA error %d", name, (int)result);
+}
+
+static dt_status encode_maps(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
+  void *found = NULL;
+  enum cudaDriverEntryPointQueryResult query;
+  cudaError_t error =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &query);
+  if (error != cudaSuccess) return cuda_fail(error, "cuTensorMapEncodeTiled");
+  if (query != cudaDriverEntryPointSuccess || found == NULL)
+    return dt_fail(DT_ERR_UNSUPPORTED, "cuTensorMapEncodeTiled: not in this driver");
+  encode_tiled_fn encode_tiled;
+  memcpy(&encode_tiled, &found, sizeof found);
+  const tensor a = {gemm->a, gemm->k, gemm->rows_max, 0, 64};
+  const tensor b = {gemm->b, gemm->k, gemm->n, gemm->experts, 128};
+  const tensor out = {gemm->out, gemm->n, gemm->rows_max, 0, 16};
+  dt_status status = encode(encode_tiled, "a", &a, &params->a);
+  if (status == DT_OK) status = encode(encode_tiled, "b", &b, &params->b);
+  if (status == DT_OK && gemm->tensor_stores) status = encode(encode_tiled, "out", &out, &params->out);
+  return status;
+}
+
+/* Multiprocessors of the current device, which must be a Hopper. */
+static dt_status device_sms(int *sms) {
+  int device, major, minor;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(sms, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return cuda_fail(error, "device attributes");
+  if (major != 9 || minor != 0)
+    return dt_fail(DT_ERR_UNSUPPORTED, "compute capability: %d.%d; 9.0 allowed", major, minor);
+  return DT_OK;
+}
+
+dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *stream) {
+  int sms = 0;
+  dt_status status = check_shape(gemm);
+  if (status == DT_OK && gemm->rows_max == 0) return DT_OK;
+  if (status == DT_OK) status = check_pointers(gemm, workspace);
+  if (status == DT_OK) status = device_sms(&sms);
+  if (status != DT_OK) return status;
+  if (gemm->sms != 0 && (gemm->sms < DT_TILE_CLUSTER || gemm->sms > sms))
+    return dt_fail(DT_ERR_ARGUMENT, "sms: %d; %d to %d, or 0, allowed", gemm->sms, DT_TILE_CLUSTER, sms);
+
+  dt_tile_gemm params;
+  memset(&params, 0, sizeof params);
+  status = encode_maps(gemm, &params);
+  if (status != DT_OK) return status;
+  dt_tile_table table = {.header = workspace,
+                         .tasks = (dt_tile_task *)((uint8_t *)workspace + DT_TILE_TABLE_OFFSET),
+                         .counts = gemm->counts,
+                         .experts = gemm->experts,
+                         .rows_capacity = (int32_t)gemm->rows_max,
+                         .column_tiles = column_tiles(gemm),
+                         .raster_bands = gemm->raster_bands ? gemm->raster_bands : 8};
+  params.header = table.header;
+  params.tasks = table.tasks;
+  params.out_rows = gemm->out;
+  params.out_row_bytes = 2 * gemm->n;
+  params.row_address = gemm->row_address;
+  params.timeout_us = (uint32_t)(1e6 * (gemm->timeout_s > 0 ? gemm->timeout_s : 10));
+  params.columns = (int32_t)gemm->n;
+  params.k_blocks = (int32_t)((gemm->k + DT_TILE_K - 1) / DT_TILE_K);
+  params.tensor_stores = gemm->tensor_stores;
+
+  cudaError_t error = dt_tile_table_launch(&table, tasks_max(gemm), stream);
+  if (error != cudaSuccess) return cuda_fail(error, "task table");
+  const int64_t clusters = (gemm->sms ? gemm->sms : sms) / DT_TILE_CLUSTER, most = tasks_max(gemm);
+  error = dt_tile_gemm_launch(&params, (int)(DT_TILE_CLUSTER * (most < clusters ? most : clusters)), stream);
+  return error == cudaSuccess ? DT_OK : cuda_fail(error, "tile kernel");
+}
+
+dt_status dt_cuda_gemm_check(const void *workspace, void *stream) {
+  dt_tile_header header;
+  cudaError_t error = cudaMemcpyAsync(&header, workspace, sizeof header, cudaMemcpyDeviceToHost, stream);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
+  if (error != cudaSuccess) return cuda_fail(error, "grouped GEMM");
+  static const char *const waits[] = {[DT_TILE_ERROR_FULL] = "operands",
+                                      [DT_TILE_ERROR_EMPTY] = "a free stage",
+                                      [DT_TILE_ERROR_TICKET] = "a ticket",
+                                      [DT_TILE_ERROR_SLOT] = "a free ticket slot"};
+  switch (header.error) {
+  case DT_TILE_OK: return DT_OK;
+  case DT_TILE_ERROR_ROWS: return dt_fail(DT_ERR_CAPACITY, "counts: negative, or more rows than rows_max");
+  case DT_TILE_ERROR_FULL:
+  case DT_TILE_ERROR_EMPTY:
+  case DT_TILE_ERROR_TICKET:
+  case DT_TILE_ERROR_SLOT:
+    return dt_fail(DT_ERR_TIMEOUT, "tile kernel: a wait for %s expired (%u of %u tasks drawn)", waits[header.error],
+                   header.next, header.count);
+  default: return dt_fail(DT_ERR_INTERNAL, "tile kernel: error %u", header.error);
+  }
+}

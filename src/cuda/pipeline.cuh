@@ -1,0 +1,84 @@
+/* The engine's pipelines: operand stages between the loader and the consumers, ticket slots between the ticket warp and
+ * everyone, and the bounded wait that all of them use.
+ *
+ * A stage is handed back by every consumer warp of both CTAs to both loaders, since a multicast box lands in both. A
+ * slot is handed back to the ticket warp of CTA 0, which fills the slots of both.
+ */
+#ifndef DT_CUDA_PIPELINE_CUH
+#define DT_CUDA_PIPELINE_CUH
+
+#include "cuda/ptx.cuh"
+#include "cuda/tile_gemm.h"
+
+enum {
+  DT_STAGES = 4,
+  DT_SLOTS = 2, /* tickets drawn ahead of the tile in work */
+  DT_CONSUMER_WARPS = 8,
+  DT_STAGE_A_BYTES = DT_TILE_M * DT_TILE_K * 2,
+  DT_STAGE_BYTES = DT_STAGE_A_BYTES + DT_TILE_N * DT_TILE_K * 2,
+  DT_SLAB_BYTES = 16 * 64 * 2, /* 16 rows by 64 columns of output, two a warp */
+  DT_SHARED_SLABS = DT_STAGES * DT_STAGE_BYTES,
+  DT_SHARED_SLOTS = DT_SHARED_SLABS + 2 * DT_CONSUMER_WARPS * DT_SLAB_BYTES,
+  DT_SHARED_BARRIERS = DT_SHARED_SLOTS + DT_SLOTS * (int)sizeof(dt_tile_task),
+  DT_SHARED_BYTES = DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + 2 * DT_SLOTS),
+  DT_SHARED_ALLOCATION = DT_SHARED_BYTES + 1024 /* stages are aligned by hand */
+};
+
+/* Offsets of barriers from the start of shared memory. */
+DT_DEVICE uint32_t dt_stage_full(uint32_t shared, uint32_t stage) {
+  return shared + DT_SHARED_BARRIERS + 8 * stage;
+}
+DT_DEVICE uint32_t dt_stage_empty(uint32_t shared, uint32_t stage) {
+  return shared + DT_SHARED_BARRIERS + 8 * (DT_STAGES + stage);
+}
+DT_DEVICE uint32_t dt_slot_full(uint32_t shared, uint32_t slot) {
+  return shared + DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + slot);
+}
+DT_DEVICE uint32_t dt_slot_empty(uint32_t shared, uint32_t slot) {
+  return shared + DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + DT_SLOTS + slot);
+}
+
+DT_DEVICE void dt_pipeline_init(uint32_t shared) {
+  for (uint32_t i = 0; i < DT_STAGES; i++) {
+    dt_barrier_init(dt_stage_full(shared, i), 1);
+    dt_barrier_init(dt_stage_empty(shared, i), DT_TILE_CLUSTER * DT_CONSUMER_WARPS);
+  }
+  for (uint32_t i = 0; i < DT_SLOTS; i++) {
+    dt_barrier_init(dt_slot_full(shared, i), 1);
+    dt_barrier_init(dt_slot_empty(shared, i), DT_TILE_CLUSTER * (DT_CONSUMER_WARPS + 1));
+  }
+  dt_barrier_init_fence();
+}
+
+/* Hands a stage back to both loaders. Every lane of a consumer warp calls it. */
+DT_DEVICE void dt_stage_release(uint32_t shared, uint32_t stage) {
+  const uint32_t lane = threadIdx.x % 32;
+  if (lane < DT_TILE_CLUSTER) dt_barrier_arrive(dt_peer_address(dt_stage_empty(shared, stage), lane));
+}
+
+/* Sticky: a thread that gave up waits for nothing any more, so that every role runs to its end. */
+DT_DEVICE void dt_give_up(const dt_tile_gemm &gemm, uint32_t &dead, uint32_t error) {
+  dead = 1;
+  atomicCAS(&gemm.header->error, 0u, error);
+}
+DT_DEVICE void dt_wait(const dt_tile_gemm &gemm, uint32_t barrier, uint32_t parity, uint32_t &dead, uint32_t error) {
+  if (dt_barrier_try(barrier, parity)) return;
+  const uint32_t start = dt_time_us();
+  while (!dead && !dt_barrier_try(barrier, parity))
+    if (dt_time_us() - start > gemm.timeout_us) dt_give_up(gemm, dead, error);
+}
+
+/* Lane 0's reading of the slot that holds task `sequence` of this cluster, and handing the slot back: only when both
+ * loads have returned, which the condition makes a data dependency. */
+DT_DEVICE void dt_slot_read(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence, uint4 &first, uint4 &second,
+                            uint32_t &dead) {
+  uint32_t slot = sequence % DT_SLOTS;
+  dt_wait(gemm, dt_slot_full(shared, slot), sequence / DT_SLOTS & 1, dead, DT_TILE_ERROR_TICKET);
+  uint32_t address = shared + DT_SHARED_SLOTS + slot * (uint32_t)sizeof(dt_tile_task);
+  first = dt_load_shared(address);
+  second = dt_load_shared(address + 16);
+  if (dead) second.x = (uint32_t)-1;
+  if ((int32_t)first.x >= 0 && (int32_t)second.x >= -1) dt_barrier_arrive(dt_peer_address(dt_slot_empty(shared, slot), 0));
+}
+
+#endif

@@ -1,0 +1,269 @@
+/* The tile engine: one persistent kernel of warp-specialised clusters of two CTAs.
+ *
+ * Warps 0 to 7 are two warpgroups of consumers, 64 rows of the tile each; warp 8 loads operands; warp 10 of CTA 0 draws
+ * tickets for the cluster. A consumer packs a finished tile into 64 registers and stores it, 64 columns at a time,
+ * during the next tile's main loop, so that stores never keep the tensor cores waiting. See docs/engine.md.
+ */
+#include "cuda/mma.cuh"
+#include "cuda/pipeline.cuh"
+
+enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_TICKET = 10 };
+
+/* One CTA's share of a task. */
+typedef struct dt_tile {
+  int32_t row, expert, shares_rows;
+  uint32_t shape; /* rows, and from bit 16 the column in tiles: one register in the consumers' main loop */
+} dt_tile;
+DT_DEVICE int32_t dt_tile_rows(uint32_t shape) {
+  return (int32_t)(shape & 0xffff);
+}
+DT_DEVICE int32_t dt_tile_column(uint32_t shape) {
+  return (int32_t)(shape >> 16) * DT_TILE_N;
+}
+
+DT_DEVICE dt_tile dt_tile_of(uint4 first, uint4 second, uint32_t rank) {
+  dt_tile tile;
+  tile.row = (int32_t)(rank ? first.y : first.x);
+  tile.shape = (first.z >> (16 * rank) & 0xffff) | first.w >> (16 * rank) << 16;
+  tile.expert = (int32_t)second.x;
+  tile.shares_rows = (int32_t)second.y;
+  return tile;
+}
+
+/* A finished tile on its way out. */
+typedef struct dt_pending {
+  uint32_t packed[64];
+  uint64_t address; /* lanes 0 to 15: where row `lane` of this warp's slab starts, at the tile's column; 0: nowhere */
+  int32_t row;      /* of the slab if the copy engine stores it, else -1 */
+  int32_t column;   /* of the tile */
+  uint32_t chunk; /* next 64 columns to store; 4: all done */
+} dt_pending;
+
+/* Stores 64 columns through this warp's own slab. Warps never meet here. */
+template <int Chunk> DT_DEVICE void dt_store_chunk(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t slabs) {
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t slab = slabs + Chunk % 2 * DT_SLAB_BYTES;
+  if (gemm.tensor_stores) { /* until the copy engine has read what this slab held */
+    if (lane == 0) {
+      if (pending.row >= 0)
+        dt_bulk_wait_read<1>();
+      else
+        dt_bulk_wait_read<0>();
+    }
+    __syncwarp();
+  }
+  const uint32_t r = lane % 16, piece = lane / 16;
+#pragma unroll
+  for (uint32_t j = 0; j < 8; j += 2) {
+    const uint32_t *p = pending.packed + 16 * Chunk + 2 * j;
+    dt_store_matrices(slab + r * 128 + ((j + piece) ^ (r & 7)) * 16, p[0], p[1], p[2], p[3]);
+  }
+  if (pending.row >= 0) {
+    dt_fence_async_shared();
+    __syncwarp();
+    if (lane == 0) {
+      dt_tensor_store_2d(&gemm.out, pending.column + 64 * Chunk, pending.row, slab);
+      dt_bulk_commit();
+    }
+  } else {
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t i = 0; i < 4; i++) {
+      uint32_t row = lane / 8 + 4 * i;
+      uint64_t address = __shfl_sync(0xffffffffu, pending.address, row);
+      uint4 value = dt_load_shared(slab + row * 128 + (lane % 8 ^ (row & 7)) * 16);
+      if (address != 0 && pending.column + 64 * Chunk + (int32_t)(lane % 8 * 8) < gemm.columns)
+        dt_store_global((void *)(address + 128 * Chunk + lane % 8 * 16), value);
+    }
+  }
+}
+
+DT_DEVICE void dt_store_next(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t slabs) {
+  switch (pending.chunk) {
+  case 0: dt_store_chunk<0>(gemm, pending, slabs); break;
+  case 1: dt_store_chunk<1>(gemm, pending, slabs); break;
+  case 2: dt_store_chunk<2>(gemm, pending, slabs); break;
+  default: dt_store_chunk<3>(gemm, pending, slabs); break;
+  }
+  pending.chunk++;
+}
+
+/* Operands of every tile, in stages. One thread. */
+DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
+  uint32_t dead = 0, step = 0, last = 0;
+  for (uint32_t sequence = 0;; sequence++) {
+    uint4 first, second;
+    dt_slot_read(gemm, shared, sequence, first, second, dead);
+    dt_tile tile = dt_tile_of(first, second, rank);
+    if (tile.expert < 0) return;
+    if (sequence > 0 && second.z <= last) dt_give_up(gemm, dead, DT_TILE_ERROR_SEQUENCE);
+    last = second.z;
+    const bool whole = dt_tile_rows(tile.shape) > 64;
+    const int32_t column = dt_tile_column(tile.shape);
+    const uint32_t bytes = DT_STAGE_BYTES - (whole ? 0 : DT_STAGE_A_BYTES / 2);
+    for (int32_t k = 0; k < gemm.k_blocks; k++, step++) {
+      const uint32_t stage = step % DT_STAGES;
+      const uint32_t full = dt_stage_full(shared, stage);
+      const uint32_t a = shared + stage * DT_STAGE_BYTES, b = a + DT_STAGE_A_BYTES;
+      const int32_t x = k * DT_TILE_K;
+      dt_wait(gemm, dt_stage_empty(shared, stage), (step / DT_STAGES & 1) ^ 1, dead, DT_TILE_ERROR_EMPTY);
+      if (dead) return;
+      dt_barrier_expect(full, bytes);
+      if (tile.shares_rows) {
+        if (whole)
+          dt_tensor_multicast_2d(a + rank * (DT_STAGE_A_BYTES / 2), &gemm.a, x, tile.row + 64 * (int32_t)rank, full, 3);
+        else if (rank == 0)
+          dt_tensor_multicast_2d(a, &gemm.a, x, tile.row, full, 3);
+        dt_tensor_load_3d(b, &gemm.b, x, column, tile.expert, full);
+        dt_tensor_load_3d(b + 128 * 128, &gemm.b, x, column + 128, tile.expert, full);
+      } else {
+        dt_tensor_load_2d(a, &gemm.a, x, tile.row, full);
+        if (whole) dt_tensor_load_2d(a + DT_STAGE_A_BYTES / 2, &gemm.a, x, tile.row + 64, full);
+        dt_tensor_multicast_3d(b + rank * (128 * 128), &gemm.b, x, column + 128 * (int32_t)rank, tile.expert, full,
+                               3);
+      }
+    }
+  }
+}
+
+/* Draws the cluster's tickets and puts each task into both CTAs' slots. One thread of CTA 0. */
+DT_DEVICE void dt_draw(const dt_tile_gemm &gemm, uint32_t shared) {
+  uint32_t dead = 0;
+  dt_grid_wait(); /* the table is the previous kernel's */
+  const uint32_t count = gemm.header->count;
+  const uint4 *tasks = (const uint4 *)gemm.tasks;
+  for (uint32_t sequence = 0;; sequence++) {
+    const uint32_t slot = sequence % DT_SLOTS;
+    dt_wait(gemm, dt_slot_empty(shared, slot), (sequence / DT_SLOTS & 1) ^ 1, dead, DT_TILE_ERROR_SLOT);
+    if (dead) return;
+    const uint32_t ticket = atomicAdd(&gemm.header->next, 1u);
+    uint4 first = make_uint4(0, 0, 0, 0), second = make_uint4((uint32_t)-1, 0, 0, 0);
+    if (ticket < count) {
+      first = tasks[2 * ticket];
+      second = tasks[2 * ticket + 1];
+    }
+    second.z = ticket;
+    const uint32_t full = dt_slot_full(shared, slot);
+    const uint32_t to = shared + DT_SHARED_SLOTS + slot * (uint32_t)sizeof(dt_tile_task);
+    dt_barrier_expect(full, (uint32_t)sizeof(dt_tile_task));
+    dt_barrier_expect_peer(dt_peer_address(full, 1), (uint32_t)sizeof(dt_tile_task));
+#pragma unroll
+    for (uint32_t rank = 0; rank < DT_TILE_CLUSTER; rank++) {
+      const uint32_t peer_full = dt_peer_address(full, rank), peer_to = dt_peer_address(to, rank);
+      dt_store_async(peer_to, first, peer_full);
+      dt_store_async(peer_to + 16, second, peer_full);
+    }
+    if (ticket >= count) return;
+  }
+}
+
+/* Every lane's copy of the next task. */
+DT_DEVICE dt_tile dt_next_tile(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence, uint32_t rank,
+                               uint32_t &dead) {
+  uint4 first = make_uint4(0, 0, 0, 0), second = first;
+  if (threadIdx.x % 32 == 0) dt_slot_read(gemm, shared, sequence, first, second, dead);
+  dt_tile tile = dt_tile_of(first, second, rank);
+  tile.row = __shfl_sync(0xffffffffu, tile.row, 0);
+  tile.shape = __shfl_sync(0xffffffffu, tile.shape, 0);
+  tile.expert = __shfl_sync(0xffffffffu, tile.expert, 0);
+  return tile;
+}
+
+/* Where this lane's row of the warp's slab starts, at the tile's column; 0: nowhere. */
+DT_DEVICE uint64_t dt_row_address(const dt_tile_gemm &gemm, int32_t row, int32_t rows, int32_t column) {
+  const int32_t lane = (int32_t)(threadIdx.x % 32);
+  if (lane >= rows) return 0;
+  uint64_t address = gemm.row_address
+                         ? gemm.row_address[row + lane]
+                         : (uint64_t)gemm.out_rows + (uint64_t)(row + lane) * (uint64_t)gemm.out_row_bytes;
+  return address ? address + 2 * (uint64_t)column : 0;
+}
+
+DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
+  const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  const uint32_t group = warp / 4;
+  const int32_t slab_row = (int32_t)(16 * warp); /* of the tile: where this warp's 16 rows start */
+  const uint32_t slabs = shared + DT_SHARED_SLABS + warp * 2 * DT_SLAB_BYTES;
+  const uint32_t a0 = dt_mma_start(shared) + group * DT_MMA_ROWS64, b0 = dt_mma_start(shared + DT_STAGE_A_BYTES);
+  const uint32_t k_blocks = (uint32_t)gemm.k_blocks;
+  uint32_t dead = 0, step = 0, sequence = 0;
+  float d[128];
+  dt_pending pending;
+  pending.chunk = 4;
+  dt_tile tile = dt_next_tile(gemm, shared, sequence++, rank, dead);
+  while (tile.expert >= 0) {
+    const uint32_t shape = tile.shape;
+    const int32_t row = tile.row + slab_row;
+    for (uint32_t k = 0; k < k_blocks; k++, step++) {
+      const uint32_t stage = step % DT_STAGES;
+      dt_wait(gemm, dt_stage_full(shared, stage), step / DT_STAGES & 1, dead, DT_TILE_ERROR_FULL);
+      if (dt_tile_rows(shape) > (int32_t)(64 * group)) {
+        const uint32_t a = a0 + stage * (DT_STAGE_BYTES / 16), b = b0 + stage * (DT_STAGE_BYTES / 16);
+        dt_mma_fence();
+#pragma unroll
+        for (uint32_t i = 0; i < DT_TILE_K / 16; i++)
+          dt_mma(d, dt_mma_operand(a + i * DT_MMA_K), dt_mma_operand(b + i * DT_MMA_K), (k | i) != 0);
+        dt_mma_commit();
+      }
+      while (pending.chunk < 4 && (4 * k >= pending.chunk * k_blocks || k + 1 == k_blocks))
+        dt_store_next(gemm, pending, slabs);
+      if (k > 0) {
+        dt_mma_wait<1>();
+        dt_stage_release(shared, (step - 1) % DT_STAGES);
+      }
+    }
+    const int32_t rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column(shape);
+    pending.address = dt_row_address(gemm, row, rows, column);
+    pending.column = column;
+    pending.row = gemm.tensor_stores && rows >= 16 ? row : -1;
+    pending.chunk = rows > 0 ? 0 : 4;
+    tile = dt_next_tile(gemm, shared, sequence++, rank, dead);
+    dt_mma_wait<0>();
+    dt_mma_settle(d);
+    dt_stage_release(shared, (step - 1) % DT_STAGES);
+#pragma unroll
+    for (int i = 0; i < 64; i++) pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
+  }
+  while (pending.chunk < 4) dt_store_next(gemm, pending, slabs);
+  dt_bulk_wait_read<0>();
+}
+
+__global__ void __cluster_dims__(DT_TILE_CLUSTER, 1, 1) __launch_bounds__(DT_THREADS, 1)
+    dt_tile_gemm_kernel(const __grid_constant__ dt_tile_gemm gemm) {
+  extern __shared__ uint8_t dt_shared[];
+  const uint32_t shared = (dt_shared_address(dt_shared) + 1023) & ~1023u;
+  const uint32_t rank = dt_cluster_rank(), warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    dt_pipeline_init(shared);
+    dt_tensor_prefetch(&gemm.a);
+    dt_tensor_prefetch(&gemm.b);
+  }
+  dt_cluster_sync();
+  if (warp >= DT_CONSUMER_WARPS) {
+    dt_registers_lower<40>();
+    if (warp == DT_WARP_LOAD && lane == 0) dt_load(gemm, shared, rank);
+    if (warp == DT_WARP_TICKET && lane == 0 && rank == 0) dt_draw(gemm, shared);
+  } else {
+    dt_registers_raise<232>();
+    dt_consume(gemm, shared, rank);
+  }
+  __syncwarp();
+  dt_cluster_sync(); /* the peer may still arrive at barriers of this CTA */
+}
+
+extern "C" cudaError_t dt_tile_gemm_launch(const dt_tile_gemm *gemm, int ctas, cudaStream_t stream) {
+  cudaError_t error =
+      cudaFuncSetAttribute(dt_tile_gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DT_SHARED_ALLOCATION);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3((unsigned)ctas, 1, 1);
+  config.blockDim = dim3(DT_THREADS, 1, 1);
+  config.dynamicSmemBytes = DT_SHARED_ALLOCATION;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, dt_tile_gemm_kernel, *gemm);
+}

@@ -1,0 +1,79 @@
+/* What host and device share of the tile engine: the task table and the kernel's parameters. */
+#ifndef DT_CUDA_TILE_GEMM_H
+#define DT_CUDA_TILE_GEMM_H
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  DT_TILE_M = 128, /* rows of a band */
+  DT_TILE_N = 256, /* columns of a tile */
+  DT_TILE_K = 64,  /* depth of a stage: one 128-byte row of bf16 */
+  DT_TILE_CLUSTER = 2
+};
+
+/* What one ticket hands to a cluster of two CTAs: a tile each. Either two bands of an expert at one column (the CTAs
+ * share B), or one band at two columns (they share A). 32 bytes, two 16-byte words. */
+typedef struct dt_tile_task {
+  int32_t row[2];      /* first row of each CTA's band */
+  uint16_t rows[2];    /* valid rows, 1 to 128 */
+  uint16_t column[2];  /* in tiles */
+  int32_t expert;      /* -1: no more tasks */
+  int32_t shares_rows; /* 1: one band, two columns */
+  uint32_t ticket;     /* set when drawn: rises from task to task of a cluster */
+  uint32_t reserved;
+} dt_tile_task;
+
+/* Start of the workspace; the table follows at DT_TILE_TABLE_OFFSET. */
+typedef struct dt_tile_header {
+  uint32_t next, count; /* tickets drawn, tasks */
+  uint32_t error;       /* sticky: a dt_tile_error, 0: none */
+  uint32_t rows;        /* of all experts */
+} dt_tile_header;
+enum { DT_TILE_TABLE_OFFSET = 128 };
+
+typedef enum dt_tile_error {
+  DT_TILE_OK = 0,
+  DT_TILE_ERROR_ROWS = 1,    /* counts negative, or their sum above the capacity */
+  DT_TILE_ERROR_FULL = 2,    /* a consumer's wait for a stage expired */
+  DT_TILE_ERROR_EMPTY = 3,   /* the loader's wait for a free stage expired */
+  DT_TILE_ERROR_TICKET = 4,  /* a wait for a ticket expired */
+  DT_TILE_ERROR_SLOT = 5,    /* the ticket warp's wait for a free slot expired */
+  DT_TILE_ERROR_SEQUENCE = 6 /* a ticket did not rise: a slot was overwritten too early */
+} dt_tile_error;
+
+typedef struct dt_tile_gemm {
+  CUtensorMap a, b, out; /* [rows][K] boxes 64x64; [experts][N][K] boxes 128x64; [rows][N] boxes 16x64 */
+  dt_tile_header *header;
+  const dt_tile_task *tasks;
+  uint8_t *out_rows;           /* row r of the output is at out_rows + r*out_row_bytes */
+  const uint64_t *row_address; /* if not NULL: the address of each row instead, 0: nowhere */
+  int64_t out_row_bytes;
+    uint32_t timeout_us;       /* of any wait inside the kernel */
+  int32_t columns, k_blocks; /* N; K in stages */
+  int32_t tensor_stores;     /* 1: whole 16-row slabs leave through the copy engine */
+} dt_tile_gemm;
+
+typedef struct dt_tile_table {
+  dt_tile_header *header;
+  dt_tile_task *tasks;
+  const int32_t *counts;                  /* [experts] rows of each expert, on the device */
+  int32_t experts, rows_capacity, column_tiles; /* column_tiles: of N */
+  int32_t raster_bands;
+} dt_tile_table;
+
+/* Experts that fit the table kernel's shared memory. */
+enum { DT_TILE_EXPERTS_MAX = 4096 };
+
+cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream);
+cudaError_t dt_tile_gemm_launch(const dt_tile_gemm *gemm, int ctas, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
