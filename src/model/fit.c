@@ -9,7 +9,7 @@
 #include "core/statistics.h"
 
 /* Which samples speak for which constant; thresholds are those of fit.h. */
-static const double plateau = 0.97, recovered = 1.1, stalled = 1.15, zero_gap = 0.06;
+static const double plateau = 0.95, recovered = 1.1, stalled = 1.15, tile_bytes = 65536;
 
 static int by_place(const void *a, const void *b) {
   const dt_fit_point *x = a, *y = b;
@@ -38,29 +38,37 @@ typedef struct fitting {
   const dt_fit_sample *samples;
   size_t count;
   dt_resample *resample;
-  double rate; /* R of the current replicate, which the capacities of the same replicate use */
+  double rough_rate; /* tells which bursts had time to recover */
+  double rate_drift; /* R of the current replicate over R: its capacities use its rate */
   const dt_fit *fit;
 } fitting;
-
-static int is_rate(const dt_fit_sample *s) {
-  return !s->held_out && s->alignment == DT_FIT_FREE && s->bytes_per_s > 0.0 &&
-         s->gap_s * s->bytes_per_s <= zero_gap * burst_bytes(s);
-}
 
 static int is_floor(const dt_fit_sample *s, double rate) {
   return !s->held_out && s->alignment == DT_FIT_FREE && s->gap_s * rate >= recovered * burst_bytes(s);
 }
 
-static int is_capacity(const dt_fit_sample *s, const dt_fit_points *floors) {
-  return !s->held_out && s->alignment == DT_FIT_DRAINED && floors->count &&
-         s->issue_s >= stalled * dt_fit_lookup(floors, s->producers, s->producer_bytes);
+static int stalls(const dt_fit_sample *s, const dt_fit_points *floors) {
+  return s->issue_s >= stalled * dt_fit_lookup(floors, s->producers, s->producer_bytes);
 }
 
-/* The median over the resampled samples that speak for `point`. */
+static int is_rate(const dt_fit_sample *s, const dt_fit_points *floors) {
+  return !s->held_out && s->alignment == DT_FIT_FREE && s->bytes_per_s > 0.0 && stalls(s, floors);
+}
+
+static int is_capacity(const dt_fit_sample *s, const dt_fit_points *floors) {
+  return !s->held_out && s->alignment == DT_FIT_DRAINED && stalls(s, floors);
+}
+
+static int at_point(const dt_fit_sample *s, const dt_fit_point *point) {
+  return s->producers == point->producers &&
+         (point->producer_bytes > 0.0 ? s->producer_bytes == point->producer_bytes : s->producer_bytes <= tile_bytes);
+}
+
+/* Medians over the resampled samples that speak for `point`. */
 static double rate_median(const fitting *f, const dt_fit_point *point) {
   dt_resample_clear(f->resample);
   for (size_t i = 0; i < f->count; i++)
-    if (f->samples[i].producers == point->producers && is_rate(&f->samples[i]))
+    if (at_point(&f->samples[i], point) && is_rate(&f->samples[i], &f->fit->floors))
       dt_resample_take(f->resample, i, f->samples[i].bytes_per_s);
   return dt_resample_median(f->resample);
 }
@@ -72,7 +80,7 @@ static double plateau_median(const fitting *f, const dt_fit_points *rates) {
   for (size_t p = 0; p < rates->count; p++) {
     if (rates->point[p].interval.value < plateau * best) continue;
     for (size_t i = 0; i < f->count; i++)
-      if (f->samples[i].producers == rates->point[p].producers && is_rate(&f->samples[i]))
+      if (at_point(&f->samples[i], &rates->point[p]) && is_rate(&f->samples[i], &f->fit->floors))
         dt_resample_take(f->resample, i, f->samples[i].bytes_per_s);
   }
   return dt_resample_median(f->resample);
@@ -80,65 +88,100 @@ static double plateau_median(const fitting *f, const dt_fit_points *rates) {
 
 static double floor_median(const fitting *f, const dt_fit_point *point) {
   dt_resample_clear(f->resample);
+  for (size_t i = 0; i < f->count; i++)
+    if (at_point(&f->samples[i], point) && is_floor(&f->samples[i], f->rough_rate))
+      dt_resample_take(f->resample, i, f->samples[i].issue_s);
+  return dt_resample_median(f->resample);
+}
+
+/* R of the same K and B where it was measured, else R. */
+static double rate_of(const fitting *f, const dt_fit_sample *s) {
+  const dt_fit_points *rates = &f->fit->rates;
+  for (size_t p = 0; p < rates->count; p++)
+    if (at_point(s, &rates->point[p])) return rates->point[p].interval.value * f->rate_drift;
+  return f->fit->rate_bytes_per_s.value * f->rate_drift;
+}
+
+/* point NULL: all, divided by K. */
+static double capacity_median(const fitting *f, const dt_fit_point *point) {
+  dt_resample_clear(f->resample);
   for (size_t i = 0; i < f->count; i++) {
     const dt_fit_sample *s = &f->samples[i];
-    if (s->producers == point->producers && s->producer_bytes == point->producer_bytes &&
-        is_floor(s, f->fit->rate_bytes_per_s.value))
-      dt_resample_take(f->resample, i, s->issue_s);
+    if ((point ? !at_point(s, point) : s->producer_bytes > tile_bytes) || !is_capacity(s, &f->fit->floors)) continue;
+    double capacity = fmax(0.0, burst_bytes(s) - rate_of(f, s) * s->issue_s);
+    dt_resample_take(f->resample, i, point ? capacity : capacity / s->producers);
   }
   return dt_resample_median(f->resample);
 }
 
-/* producers 0: all, divided by K. */
-static double capacity_median(const fitting *f, int32_t producers) {
-  dt_resample_clear(f->resample);
+/* A rate to tell recovered bursts by, before R is known: nearly the largest seen. */
+static dt_status find_rough_rate(fitting *f) {
+  double *rates = malloc((f->count ? f->count : 1) * sizeof *rates);
+  if (!rates) return dt_fail(DT_ERR_MEMORY, "fit: %zu samples", f->count);
+  size_t n = 0;
   for (size_t i = 0; i < f->count; i++) {
     const dt_fit_sample *s = &f->samples[i];
-    if ((producers && s->producers != producers) || !is_capacity(s, &f->fit->floors)) continue;
-    double capacity = fmax(0.0, burst_bytes(s) - f->rate * s->issue_s);
-    dt_resample_take(f->resample, i, producers ? capacity : capacity / s->producers);
+    if (!s->held_out && s->alignment == DT_FIT_FREE && s->bytes_per_s > 0.0) rates[n++] = s->bytes_per_s;
   }
-  return dt_resample_median(f->resample);
+  f->rough_rate = dt_quantile(rates, n, 0.95);
+  free(rates);
+  return n ? DT_OK : dt_fail(DT_ERR_INPUT, "samples: none is free-running with its rate; R needs some");
+}
+
+/* The settings that have samples of one kind. */
+static dt_status find_points(const fitting *f, int (*speaks)(const fitting *, const dt_fit_sample *), int with_bytes,
+                             dt_fit_points *points) {
+  for (size_t i = 0; i < f->count; i++) {
+    const dt_fit_sample *s = &f->samples[i];
+    if (!speaks(f, s) || (!with_bytes && s->producer_bytes > tile_bytes)) continue;
+    dt_fit_point *point;
+    dt_status status = point_of(points, s, with_bytes, &point);
+    if (status) return status;
+    point->n++;
+  }
+  qsort(points->point, points->count, sizeof points->point[0], by_place);
+  return DT_OK;
+}
+
+static int speaks_of_floor(const fitting *f, const dt_fit_sample *s) {
+  return is_floor(s, f->rough_rate);
+}
+
+static int speaks_of_rate(const fitting *f, const dt_fit_sample *s) {
+  return is_rate(s, &f->fit->floors);
+}
+
+static int speaks_of_capacity(const fitting *f, const dt_fit_sample *s) {
+  return is_capacity(s, &f->fit->floors);
 }
 
 /* Finds the points and their values on the whole sample. */
 static dt_status fit_values(fitting *f, dt_fit *fit) {
-  dt_fit_point *point;
-  for (size_t i = 0; i < f->count; i++) {
-    if (!is_rate(&f->samples[i])) continue;
-    dt_status status = point_of(&fit->rates, &f->samples[i], 0, &point);
-    if (status) return status;
-    point->n++;
-  }
-  if (!fit->rates.count) return dt_fail(DT_ERR_INPUT, "samples: none is free-running without a gap; R needs some");
-  qsort(fit->rates.point, fit->rates.count, sizeof *point, by_place);
-  for (size_t p = 0; p < fit->rates.count; p++)
-    fit->rates.point[p].interval.value = rate_median(f, &fit->rates.point[p]);
-  fit->rate_bytes_per_s.value = f->rate = plateau_median(f, &fit->rates);
-  fit->rate_n = (int64_t)dt_resample_count(f->resample);
-
-  for (size_t i = 0; i < f->count; i++) {
-    if (!is_floor(&f->samples[i], f->rate)) continue;
-    dt_status status = point_of(&fit->floors, &f->samples[i], 1, &point);
-    if (status) return status;
-    point->n++;
-  }
-  if (!fit->floors.count)
-    return dt_fail(DT_ERR_INPUT, "samples: none is free-running with a gap above 1.1 V/R; T0 needs some");
-  qsort(fit->floors.point, fit->floors.count, sizeof *point, by_place);
+  dt_status status = find_rough_rate(f);
+  if (!status) status = find_points(f, speaks_of_floor, 1, &fit->floors);
+  if (!status && !fit->floors.count)
+    status = dt_fail(DT_ERR_INPUT, "samples: none is free-running with a gap above 1.1 V/R; T0 needs some");
+  if (status) return status;
   for (size_t p = 0; p < fit->floors.count; p++)
     fit->floors.point[p].interval.value = floor_median(f, &fit->floors.point[p]);
 
-  for (size_t i = 0; i < f->count; i++) {
-    if (!is_capacity(&f->samples[i], &fit->floors)) continue;
-    dt_status status = point_of(&fit->capacities, &f->samples[i], 0, &point);
-    if (status) return status;
-    point->n++;
-  }
-  qsort(fit->capacities.point, fit->capacities.count, sizeof *point, by_place);
-  for (size_t p = 0; p < fit->capacities.count; p++)
-    fit->capacities.point[p].interval.value = capacity_median(f, fit->capacities.point[p].producers);
-  fit->producer_capacity_bytes = fit->capacities.count ? capacity_median(f, 0) : 0.0;
+  status = find_points(f, speaks_of_rate, 1, &fit->rates);
+  if (!status && !fit->rates.count)
+    status = dt_fail(DT_ERR_INPUT, "samples: no free-running burst stalls; R needs some that do");
+  if (status) return status;
+  for (size_t p = 0; p < fit->rates.count; p++)
+    fit->rates.point[p].interval.value = rate_median(f, &fit->rates.point[p]);
+  fit->rate_bytes_per_s.value = plateau_median(f, &fit->rates);
+  fit->rate_n = (int64_t)dt_resample_count(f->resample);
+
+  status = find_points(f, speaks_of_capacity, 0, &fit->capacities);
+  if (!status) status = find_points(f, speaks_of_capacity, 1, &fit->burst_capacities);
+  if (status) return status;
+  dt_fit_points *groups[] = {&fit->capacities, &fit->burst_capacities};
+  for (size_t g = 0; g < 2; g++)
+    for (size_t p = 0; p < groups[g]->count; p++)
+      groups[g]->point[p].interval.value = capacity_median(f, &groups[g]->point[p]);
+  fit->producer_capacity_bytes = fit->capacities.count ? capacity_median(f, NULL) : 0.0;
   return DT_OK;
 }
 
@@ -150,10 +193,14 @@ static void set_interval(dt_interval *interval, const double *replicates, size_t
   interval->high = fmax(interval->value, dt_quantile(replicates, count, 0.975));
 }
 
-/* One column of values per constant: R, R(K)..., T0..., Q... */
+/* One column of values per constant: R, then the groups in order. */
 static dt_status fit_intervals(fitting *f, int32_t replicates, dt_fit *fit) {
-  size_t columns = 1 + fit->rates.count + fit->floors.count + fit->capacities.count;
-  double *values = malloc(columns * (size_t)(replicates > 0 ? replicates : 1) * sizeof *values);
+  dt_fit_points *groups[] = {&fit->rates, &fit->floors, &fit->capacities, &fit->burst_capacities};
+  double (*const medians[])(const fitting *, const dt_fit_point *) = {rate_median, floor_median, capacity_median,
+                                                                      capacity_median};
+  size_t columns = 1, stride = replicates > 0 ? (size_t)replicates : 1;
+  for (size_t g = 0; g < 4; g++) columns += groups[g]->count;
+  double *values = malloc(columns * stride * sizeof *values);
   size_t *used = calloc(columns, sizeof *used);
   if (!values || !used) {
     free(values), free(used);
@@ -162,25 +209,20 @@ static dt_status fit_intervals(fitting *f, int32_t replicates, dt_fit *fit) {
   for (int32_t r = 0; r < replicates; r++) {
     dt_resample_draw(f->resample);
     double value = plateau_median(f, &fit->rates);
-    f->rate = isnan(value) ? fit->rate_bytes_per_s.value : value;
-    for (size_t column = 0; column < columns; column++) {
-      size_t at = column - 1;
-      if (column > 0) {
-        if (at < fit->rates.count) value = rate_median(f, &fit->rates.point[at]);
-        else if ((at -= fit->rates.count) < fit->floors.count) value = floor_median(f, &fit->floors.point[at]);
-        else value = capacity_median(f, fit->capacities.point[at - fit->floors.count].producers);
+    f->rate_drift = isnan(value) ? 1.0 : value / fit->rate_bytes_per_s.value;
+    if (!isnan(value)) values[used[0]++] = value;
+    size_t column = 1;
+    for (size_t g = 0; g < 4; g++)
+      for (size_t p = 0; p < groups[g]->count; p++, column++) {
+        value = medians[g](f, &groups[g]->point[p]);
+        if (!isnan(value)) values[column * stride + used[column]++] = value;
       }
-      if (!isnan(value)) values[column * (size_t)replicates + used[column]++] = value;
-    }
   }
-  size_t column = 0;
-  set_interval(&fit->rate_bytes_per_s, values, used[column]);
-  dt_fit_points *groups[] = {&fit->rates, &fit->floors, &fit->capacities};
-  for (size_t g = 0; g < 3; g++)
-    for (size_t p = 0; p < groups[g]->count; p++) {
-      column++;
-      set_interval(&groups[g]->point[p].interval, values + column * (size_t)replicates, used[column]);
-    }
+  set_interval(&fit->rate_bytes_per_s, values, used[0]);
+  size_t column = 1;
+  for (size_t g = 0; g < 4; g++)
+    for (size_t p = 0; p < groups[g]->count; p++, column++)
+      set_interval(&groups[g]->point[p].interval, values + column * stride, used[column]);
   free(values), free(used);
   return DT_OK;
 }
@@ -196,7 +238,7 @@ dt_status dt_fit_samples(const dt_fit_sample *samples, size_t count, int32_t rep
   }
   dt_fit result;
   memset(&result, 0, sizeof result);
-  fitting f = {.samples = samples, .count = count, .fit = &result};
+  fitting f = {.samples = samples, .count = count, .fit = &result, .rate_drift = 1.0};
   int32_t *rounds = malloc((count ? count : 1) * sizeof *rounds);
   if (!rounds) return dt_fail(DT_ERR_MEMORY, "fit: %zu samples", count);
   for (size_t i = 0; i < count; i++) rounds[i] = samples[i].round;

@@ -2,11 +2,13 @@
  * held-out error. Pure: no clock, no device, no file.
  *
  * What is fitted (K producers, B bytes each, V = K*B; T means over producers):
- *   R(K)     drain rate: median of V/period of free-running bursts without a gap; R itself is the median over all K
- *            whose R(K) is within 3 % of the largest
+ *   R(K,B)   drain rate: median of V/(T+G) of free-running bursts that stall: T >= 1.15 T0. R itself is the median over
+ *            all of these whose (K,B) reaches 95 % of the largest
  *   T0(K,B)  issue time without backpressure: median T of free-running bursts with a gap of at least 1.1 V/R
- *   Q(K)     capacity: median of V - R*T over isolated (drained) bursts that stall: T >= 1.15 T0. The law
- *            T = (V - Q)/R has its slope from R, so that R and Q are not traded against each other.
+ *   Q(K,B)   capacity: median of V - R*T over isolated (drained) bursts that stall. The law T = (V - Q)/R has its slope
+ *            from R, so that R and Q are not traded against each other. Q(K) is the median over B <= 64 KiB, a tile's
+ *            bytes: producers share a link unevenly, in long bursts the mean ends well before the last, and a law in
+ *            means would count that as capacity.
  * Medians, because a delayed launch or a throttled round must not move a constant.
  */
 #ifndef DT_MODEL_FIT_H
@@ -20,7 +22,7 @@
 
 typedef enum dt_fit_alignment {
   DT_FIT_FREE = 0,    /* producers run their own loops */
-  DT_FIT_ALIGNED = 1, /* all start together, by the clock */
+  DT_FIT_ALIGNED = 1, /* all start together, by the clock: the second burst of a pair, gap_s after a drained first */
   DT_FIT_DRAINED = 2  /* isolated: the queue is empty when a burst starts */
 } dt_fit_alignment;
 
@@ -50,7 +52,8 @@ typedef struct dt_fit_points {
 typedef struct dt_fit {
   dt_interval rate_bytes_per_s; /* R */
   int64_t rate_n;
-  dt_fit_points rates, floors, capacities; /* R(K), T0(K,B), Q(K) */
+  dt_fit_points rates, floors, capacities; /* R(K,B), T0(K,B), Q(K) */
+  dt_fit_points burst_capacities;          /* Q(K,B) */
   double producer_capacity_bytes;          /* q of the variant Q = K*q; 0: no capacity measured */
 } dt_fit;
 
@@ -59,12 +62,16 @@ typedef struct dt_fit {
 dt_status dt_fit_samples(const dt_fit_sample *samples, size_t count, int32_t replicates, uint64_t seed, dt_fit *fit);
 
 typedef enum dt_law {
-  DT_LAW_MAX = 0,              /* the published law, eq. (2): max(T0, V/R - G) */
-  DT_LAW_CAPACITY = 1,         /* with finite Q(K): aligned max(T0, V/R - min(G, Q/R)) */
-  DT_LAW_PRODUCER_CAPACITY = 2 /* the same with Q = K*q */
+  DT_LAW_MAX = 0,               /* the published law, eq. (2): max(T0, V/R - G) */
+  DT_LAW_CAPACITY = 1,          /* with finite Q(K): aligned max(T0, V/R - min(G, Q/R)) */
+  DT_LAW_PRODUCER_CAPACITY = 2, /* the same with Q = K*q */
+  DT_LAW_BURST_CAPACITY = 3     /* the same with Q(K,B) */
 } dt_law;
-const char *dt_law_name(dt_law law); /* "max", "capacity", "producer-capacity" */
+enum { DT_LAWS = 4 };
+const char *dt_law_name(dt_law law); /* "max", "capacity", "producer-capacity", "burst-capacity" */
 
+/* The second burst's issue time when two equal ones start from an empty queue, gap_s apart. */
+double dt_fit_pair_s(const dt_burst_model *model, double burst_bytes, double gap_s);
 /* Linear between the measured K and B, nearest beyond them. */
 double dt_fit_issue_s(const dt_fit *fit, dt_law law, const dt_fit_sample *question);
 double dt_fit_lookup(const dt_fit_points *points, double producers, double producer_bytes);

@@ -7,7 +7,7 @@
 #include "core/statistics.h"
 
 const char *dt_law_name(dt_law law) {
-  static const char *const names[] = {"max", "capacity", "producer-capacity"};
+  static const char *const names[] = {"max", "capacity", "producer-capacity", "burst-capacity"};
   return names[law];
 }
 
@@ -37,21 +37,32 @@ double dt_fit_lookup(const dt_fit_points *points, double producers, double produ
   return before;
 }
 
+double dt_fit_pair_s(const dt_burst_model *model, double burst_bytes, double gap_s) {
+  dt_burst bursts[2] = {{burst_bytes, model->t0_s, gap_s}, {burst_bytes, model->t0_s, 0.0}};
+  double issue_s[2];
+  if (dt_burst_sequence(model->rate_bytes_per_s, model->capacity_bytes, bursts, 2, issue_s, NULL)) return NAN;
+  return issue_s[1];
+}
+
+static double capacity_of(const dt_fit *fit, dt_law law, const dt_fit_sample *question) {
+  if (!fit->capacities.count) return 0.0;
+  if (law == DT_LAW_PRODUCER_CAPACITY) return question->producers * fit->producer_capacity_bytes;
+  if (law == DT_LAW_CAPACITY) return dt_fit_lookup(&fit->capacities, question->producers, 0.0);
+  return dt_fit_lookup(&fit->burst_capacities, question->producers, question->producer_bytes);
+}
+
 double dt_fit_issue_s(const dt_fit *fit, dt_law law, const dt_fit_sample *question) {
   double volume = question->producers * question->producer_bytes;
-  double rate = dt_fit_lookup(&fit->rates, question->producers, 0.0);
-  double floor = dt_fit_lookup(&fit->floors, question->producers, question->producer_bytes);
-  if (law == DT_LAW_MAX) {
-    if (question->alignment == DT_FIT_DRAINED) return floor;
-    return fmax(floor, volume / rate - question->gap_s);
-  }
-  double capacity = law == DT_LAW_PRODUCER_CAPACITY ? question->producers * fit->producer_capacity_bytes
-                    : fit->capacities.count         ? dt_fit_lookup(&fit->capacities, question->producers, 0.0)
-                                                    : 0.0;
-  double recovered = question->gap_s;
-  if (question->alignment == DT_FIT_DRAINED) recovered = capacity / rate;
-  if (question->alignment == DT_FIT_ALIGNED) recovered = fmin(question->gap_s, capacity / rate);
-  return fmax(floor, volume / rate - recovered);
+  dt_burst_model model = {
+      .t0_s = dt_fit_lookup(&fit->floors, question->producers, question->producer_bytes),
+      .rate_bytes_per_s = dt_fit_lookup(&fit->rates, question->producers, question->producer_bytes),
+      .capacity_bytes = capacity_of(fit, law, question),
+  };
+  if (law == DT_LAW_MAX && question->alignment == DT_FIT_DRAINED) return model.t0_s;
+  if (law == DT_LAW_MAX || question->alignment == DT_FIT_FREE)
+    return fmax(model.t0_s, volume / model.rate_bytes_per_s - question->gap_s);
+  if (question->alignment == DT_FIT_ALIGNED) return dt_fit_pair_s(&model, volume, question->gap_s);
+  return fmax(model.t0_s, (volume - model.capacity_bytes) / model.rate_bytes_per_s);
 }
 
 dt_status dt_fit_compare(const dt_fit *fit, dt_law law, const dt_fit_sample *samples, size_t count, int32_t alignment,
