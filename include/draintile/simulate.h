@@ -20,12 +20,13 @@ extern "C" {
 #endif
 
 /* What things cost. Times of a task are base + rows*row; a panel is paid when a worker's task needs another
- * (phase, expert, column) of weights than its previous one, or (with cache_panels > 0) than the last cache_panels
- * distinct ones used by the whole rank: this prices the cache reuse that mixing loses. */
+ * (expert, column) of weights than its previous one of the same phase, or (with cache_panels > 0) than the last
+ * cache_panels distinct (phase, expert, column) used by the whole rank: this prices the cache reuse that mixing loses.
+ */
 typedef struct dt_sim_costs {
   double l1_base_s, l1_row_s, l1_panel_s;
   double l2_base_s, l2_row_s, l2_panel_s;
-  double band_s_per_row; /* widening a band's rows once a band and phase */
+  double band_s_per_row; /* L1: widening a band's rows when the worker does not hold them */
   double shared_base_s, shared_row_s;
   double reduce_base_s, reduce_row_s; /* a row is a token */
   double copy_s_per_byte;             /* issuing a put: T0 per byte, by whoever issues it */
@@ -38,10 +39,12 @@ typedef struct dt_sim_costs {
   double link_latency_s;
   double receiver_bytes_per_s;   /* of a receiver's port, many senders to one; 0: infinite */
   double cores;                  /* processor cores shared by all ranks' threads; 0: one each */
-  double dispatch_backlog_bytes; /* limit that dispatch keeps to, as dt_put.backlog_limit_bytes; 0: none */
+  double dispatch_backlog_bytes; /* limit that dispatch keeps to where stores are direct; 0: none */
   int32_t cache_panels;
+  int32_t band_panels; /* widened bands a worker holds, the oldest leaves first; 0: each is widened once */
 } dt_sim_costs;
-void dt_sim_costs_init(dt_sim_costs *costs); /* everything free and infinite */
+/* Everything free and infinite, band_panels as the CPU executor has them (8). */
+void dt_sim_costs_init(dt_sim_costs *costs);
 
 /* The costs as constants of a platform file, named sim_ and the field, its unit last (sim_l1_s_per_row,
  * sim_cores_count). _from_platform keeps the fields whose constant is missing and counts the others in *found (may be

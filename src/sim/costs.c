@@ -37,14 +37,26 @@ static const struct {
     {offsetof(dt_sim_costs, dispatch_backlog_bytes), "sim_dispatch_backlog_bytes"},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
-static const char panels_name[] = "sim_cache_panels_count";
+static const struct {
+  size_t offset;
+  const char *name;
+} counts[] = {
+    {offsetof(dt_sim_costs, cache_panels), "sim_cache_panels_count"},
+    {offsetof(dt_sim_costs, band_panels), "sim_band_panels_count"},
+};
+enum { COUNTS = sizeof counts / sizeof *counts };
 
 static double *field_of(dt_sim_costs *costs, size_t i) {
-  return (double *)((char *)costs + fields[i].offset);
+  return (double *)(void *)((char *)costs + fields[i].offset);
+}
+
+static int32_t *count_of(dt_sim_costs *costs, size_t i) {
+  return (int32_t *)(void *)((char *)costs + counts[i].offset);
 }
 
 void dt_sim_costs_init(dt_sim_costs *costs) {
   memset(costs, 0, sizeof *costs);
+  costs->band_panels = 8;
 }
 
 dt_status sim_costs_check(const dt_sim_costs *costs) {
@@ -54,8 +66,10 @@ dt_status sim_costs_check(const dt_sim_costs *costs) {
     if (!(value >= 0.0) || !isfinite(value))
       return dt_fail(DT_ERR_ARGUMENT, "%s: %g; a finite number >= 0 is allowed", fields[i].name, value);
   }
-  if (costs->cache_panels < 0)
-    return dt_fail(DT_ERR_ARGUMENT, "%s: %d; a number >= 0 is allowed", panels_name, costs->cache_panels);
+  for (size_t i = 0; i < COUNTS; i++) {
+    int32_t value = *count_of(&copy, i);
+    if (value < 0) return dt_fail(DT_ERR_ARGUMENT, "%s: %d; a number >= 0 is allowed", counts[i].name, value);
+  }
   return DT_OK;
 }
 
@@ -72,11 +86,13 @@ dt_status dt_sim_costs_from_platform(const dt_platform *platform, dt_sim_costs *
     const dt_platform_constant *constant = find(platform, fields[i].name, &count);
     if (constant) *field_of(&read, i) = constant->interval.value;
   }
-  const dt_platform_constant *panels = find(platform, panels_name, &count);
-  if (panels) {
-    if (!(panels->interval.value >= 0.0 && panels->interval.value <= INT32_MAX))
-      return dt_fail(DT_ERR_ARGUMENT, "%s: %g; 0 to %d is allowed", panels_name, panels->interval.value, INT32_MAX);
-    read.cache_panels = (int32_t)panels->interval.value;
+  for (size_t i = 0; i < COUNTS; i++) {
+    const dt_platform_constant *constant = find(platform, counts[i].name, &count);
+    if (!constant) continue;
+    double value = constant->interval.value;
+    if (!(value >= 0.0 && value <= INT32_MAX))
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %g; 0 to %d is allowed", counts[i].name, value, INT32_MAX);
+    *count_of(&read, i) = (int32_t)value;
   }
   dt_status status = sim_costs_check(&read);
   if (status) return status;
@@ -88,10 +104,10 @@ dt_status dt_sim_costs_from_platform(const dt_platform *platform, dt_sim_costs *
 dt_status dt_sim_costs_to_platform(const dt_sim_costs *costs, int64_t n, const char *method, dt_platform *platform) {
   dt_status status = sim_costs_check(costs);
   dt_sim_costs copy = *costs;
-  for (size_t i = 0; !status && i <= FIELDS; i++) {
-    double value = i < FIELDS ? *field_of(&copy, i) : costs->cache_panels;
-    dt_platform_constant constant = {
-        .name = i < FIELDS ? fields[i].name : panels_name, .interval = {value, value, value}, .n = n, .method = method};
+  for (size_t i = 0; !status && i < FIELDS + COUNTS; i++) {
+    double value = i < FIELDS ? *field_of(&copy, i) : *count_of(&copy, i - FIELDS);
+    const char *name = i < FIELDS ? fields[i].name : counts[i - FIELDS].name;
+    dt_platform_constant constant = {.name = name, .interval = {value, value, value}, .n = n, .method = method};
     status = dt_platform_set_constant(platform, &constant);
   }
   return status;

@@ -2,12 +2,13 @@
 
 #include <math.h>
 
-/* Dispatch keeps the backlog low, so that stores that must not stall find room. 0: parked until it may be. */
+/* Dispatch keeps the backlog low, so that direct stores, which must not stall, find room. 0: parked until it may be. */
 int sim_put_may_start(sim_world *world, sim_thread *thread) {
   const dt_sim_costs *costs = &world->costs;
   const sim_rank *rank = &world->rank[thread->rank];
   if (thread->item.kind != DT_SPAN_DISPATCH || thread->put.peer == thread->rank) return 1;
   if (costs->link_bytes_per_s <= 0.0 || costs->dispatch_backlog_bytes <= 0.0) return 1;
+  if (!sim_is_direct(rank->plan->config.schedule)) return 1;
   double at = rank->drain_free - costs->dispatch_backlog_bytes / costs->link_bytes_per_s;
   if (at <= world->now) return 1;
   sim_wake_at(world, thread, at);
@@ -38,7 +39,6 @@ void sim_put_start(sim_world *world, sim_thread *thread) {
     sim_work(world, thread, copy + put->bytes * costs->local_copy_s_per_byte);
     return;
   }
-  double previous = world->rank[thread->rank].drain_free;
   double drained = drain(world, &world->rank[thread->rank], &world->rank[put->peer], put->bytes);
   /* Without a rate nothing fills, unless a receiver's port does. */
   double rate = costs->link_bytes_per_s > 0.0 ? costs->link_bytes_per_s : costs->receiver_bytes_per_s;
@@ -50,7 +50,10 @@ void sim_put_start(sim_world *world, sim_thread *thread) {
     item.peer = put->peer;
     item.rows = put->rows;
     item.bytes = (int64_t)llround(put->bytes);
-    sim_span(world, thread->rank, DT_SPAN_LINK, world->threads_per_rank, &item, fmax(put->begin, previous), drained);
+    sim_rank *rank = &world->rank[thread->rank];
+    double begin = fmax(put->begin, rank->link_end); /* slices of the link follow each other */
+    rank->link_end = put->visible;
+    sim_span(world, thread->rank, DT_SPAN_LINK, world->threads_per_rank, &item, begin, put->visible);
   }
   sim_work(world, thread, copy + put->bytes * costs->copy_s_per_byte);
 }

@@ -71,7 +71,9 @@ typedef struct sim_thread {
   int32_t next_put;   /* part of the band, or 0 and 1 for an item with one put */
   int32_t wait_index; /* which of the item's counters */
   double wait_begin;
-  int64_t last_panel;
+  int64_t last_panel[2]; /* of L1, of L2 */
+  int32_t *held_bands;   /* [band_panels] widened; -1: none */
+  int32_t next_held;
   double *stamps; /* [ranks] visibility of this thread's puts */
   double latest_stamp;
   int32_t signalled; /* peers of sim_rank.peer_order that are behind this thread */
@@ -83,10 +85,12 @@ typedef struct sim_rank {
   int64_t tokens, first_reduce;
   int64_t ticket[SIM_SOURCES], limit[SIM_SOURCES];
   sim_counter *arrival, *l1, *l2; /* [bands] */
-  uint8_t *widened;               /* [2*bands] by phase */
+  uint8_t *widened;               /* [bands] */
+  int32_t *dispatch_order;        /* D tasks as consumers take them */
   sim_counter peers, own;         /* what a reduction waits for */
   int64_t *last_ticket;           /* [ranks] last task (segment) with rows for a peer; -1: none */
   int32_t *peer_order;            /* [ranks-1] peers by last_ticket */
+  double link_end;                /* of the last link span */
   double drain_free, port_free;   /* link of this sender; port of this receiver */
   int32_t *panel_newer, *panel_older, panel_newest, panel_oldest, panels_cached; /* least recently used panels */
   double end;
@@ -101,6 +105,7 @@ typedef struct sim_world {
   sim_rank *rank;
   sim_thread *thread;
   double *stamps;
+  int32_t *held_bands;
   double now;
   double worked; /* virtual time: what each running thread has computed since the start */
   int32_t running;

@@ -36,21 +36,36 @@ static int touch_panel(sim_rank *rank, int32_t panel, int32_t capacity) {
   return hit;
 }
 
+/* 1: the band's rows must be widened. */
+static int take_band(sim_world *world, sim_thread *thread, int32_t band) {
+  int32_t panels = world->costs.band_panels;
+  uint8_t *widened = &world->rank[thread->rank].widened[band];
+  if (panels == 0) {
+    int missing = !*widened;
+    *widened = 1;
+    return missing;
+  }
+  for (int32_t i = 0; i < panels; i++)
+    if (thread->held_bands[i] == band) return 0;
+  thread->held_bands[thread->next_held] = band;
+  thread->next_held = (thread->next_held + 1) % panels;
+  return 1;
+}
+
 static double tile_cost(sim_world *world, sim_thread *thread) {
   const dt_sim_costs *costs = &world->costs;
   const sim_item *item = &thread->item;
   sim_rank *rank = &world->rank[thread->rank];
   int second = item->kind == DT_SPAN_L2;
-  double cost =
-      second ? costs->l2_base_s + item->rows * costs->l2_row_s : costs->l1_base_s + item->rows * costs->l1_row_s;
+  double base = second ? costs->l2_base_s : costs->l1_base_s, row = second ? costs->l2_row_s : costs->l1_row_s;
+  double cost = base + item->rows * row;
   int64_t panel = panel_number(rank->plan, item);
-  int hit = panel == thread->last_panel;
-  thread->last_panel = panel;
+  int hit = panel == thread->last_panel[second];
+  thread->last_panel[second] = panel;
   if (costs->cache_panels > 0) hit = touch_panel(rank, (int32_t)panel, costs->cache_panels);
   if (!hit) cost += second ? costs->l2_panel_s : costs->l1_panel_s;
-  uint8_t *widened = &rank->widened[2 * (size_t)item->index + (size_t)second];
-  if (!*widened) cost += item->rows * costs->band_s_per_row;
-  *widened = 1;
+  if (!second && costs->band_s_per_row > 0.0 && take_band(world, thread, item->index))
+    cost += item->rows * costs->band_s_per_row;
   return cost;
 }
 
@@ -64,6 +79,7 @@ double sim_item_cost(sim_world *world, sim_thread *thread) {
   case DT_SPAN_REDUCE:
     return costs->reduce_base_s + item->rows * costs->reduce_row_s;
   case DT_SPAN_SHARED:
+    thread->last_panel[0] = thread->last_panel[1] = -1; /* the shared experts' weights took their place */
     return costs->shared_base_s + item->rows * costs->shared_row_s;
   default: /* puts have their own cost */
     return 0.0;

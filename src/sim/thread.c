@@ -54,15 +54,15 @@ static sim_counter *choose_counter(sim_world *world, sim_thread *thread) {
   }
 }
 
-static int64_t block_rows(const sim_world *world, const sim_rank *rank, int32_t block) {
-  int64_t first = block * world->config.reduce_tokens, left = rank->tokens - first;
-  return left < world->config.reduce_tokens ? left : world->config.reduce_tokens;
+static int32_t block_rows(const sim_rank *rank, int32_t blocks, int32_t block) {
+  int64_t first, count;
+  dt_token_block(rank->tokens, blocks, block, &first, &count);
+  return (int32_t)count;
 }
 
-static void take_task(sim_world *world, sim_thread *thread, int64_t ticket) {
+static void take_task(sim_world *world, sim_thread *thread, const dt_task *task) {
   const sim_rank *rank = &world->rank[thread->rank];
   const dt_plan *plan = rank->plan;
-  const dt_task *task = &plan->tasks[ticket];
   sim_item item = {.index = task->index, .column = task->column, .peer = -1, .begin = world->now};
   switch (task->phase) {
   case DT_PHASE_DISPATCH:
@@ -76,11 +76,13 @@ static void take_task(sim_world *world, sim_thread *thread, int64_t ticket) {
     item.kind = task->phase == DT_PHASE_L1 ? DT_SPAN_L1 : DT_SPAN_L2;
     item.rows = plan->bands[task->index].rows;
     break;
-  default:
-    item.kind = task->phase == DT_PHASE_REDUCE ? DT_SPAN_REDUCE : DT_SPAN_SHARED;
+  default: {
+    int reduces = task->phase == DT_PHASE_REDUCE;
+    item.kind = reduces ? DT_SPAN_REDUCE : DT_SPAN_SHARED;
     item.column = -1;
-    item.rows = (int32_t)block_rows(world, rank, task->index);
+    item.rows = block_rows(rank, reduces ? plan->config.reduce_blocks : plan->config.shared_blocks, task->index);
     break;
+  }
   }
   thread->item = item;
 }
@@ -147,7 +149,8 @@ static sim_step draw(sim_world *world, sim_thread *thread) {
     if (source == SIM_SEGMENTS || source == SIM_GROUPS) {
       take_rows(world, thread, source, ticket);
     } else {
-      take_task(world, thread, ticket);
+      const dt_plan *plan = rank->plan;
+      take_task(world, thread, &plan->tasks[source == SIM_DISPATCH ? rank->dispatch_order[ticket] : ticket]);
     }
     thread->wait_index = thread->next_put = 0;
     thread->wait_begin = world->now;

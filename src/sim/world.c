@@ -63,6 +63,23 @@ static void find_last_tickets(sim_world *world, int32_t self) {
   }
 }
 
+/* As the CPU executor's consumers do: as many remote tasks as are sure not to block fill the link, then this rank's own
+ * rows are copied while it drains, then the rest. */
+static void order_dispatch(sim_world *world, int32_t self) {
+  sim_rank *rank = &world->rank[self];
+  const dt_plan *plan = rank->plan;
+  int32_t count = (int32_t)plan->dispatch_tasks, own = 0, head = 0, out = 0;
+  double free_bytes = world->costs.link_bytes_per_s > 0.0 ? world->costs.link_capacity_bytes / 2 : 0.0;
+  while (own < count && plan->dispatch[plan->tasks[own].index].peer == self) own++;
+  for (; own + head < count; head++) {
+    free_bytes -= (double)plan->dispatch[plan->tasks[own + head].index].rows * (double)world->config.row_in_bytes;
+    if (free_bytes < 0.0) break;
+  }
+  for (int32_t i = own; i < own + head; i++) rank->dispatch_order[out++] = i;
+  for (int32_t i = 0; i < own; i++) rank->dispatch_order[out++] = i;
+  for (int32_t i = own + head; i < count; i++) rank->dispatch_order[out++] = i;
+}
+
 static dt_status no_memory(void) {
   return dt_fail(DT_ERR_MEMORY, "simulator: no memory for its tables");
 }
@@ -92,10 +109,12 @@ static dt_status create_rank(sim_world *world, int32_t self, const int32_t *coun
   rank->arrival = malloc(bands * sizeof *rank->arrival);
   rank->l1 = malloc(bands * sizeof *rank->l1);
   rank->l2 = malloc(bands * sizeof *rank->l2);
-  rank->widened = calloc(2 * bands, 1);
+  rank->widened = calloc(bands, 1);
+  rank->dispatch_order = malloc(((size_t)plan->dispatch_tasks + 1) * sizeof *rank->dispatch_order);
   rank->last_ticket = malloc((size_t)world->ranks * sizeof *rank->last_ticket);
   rank->peer_order = malloc((size_t)world->ranks * sizeof *rank->peer_order);
-  if (!rank->arrival || !rank->l1 || !rank->l2 || !rank->widened || !rank->last_ticket || !rank->peer_order)
+  if (!rank->arrival || !rank->l1 || !rank->l2 || !rank->widened || !rank->last_ticket || !rank->peer_order ||
+      !rank->dispatch_order)
     return no_memory();
   for (int32_t b = 0; b < plan->band_count; b++) {
     counter_init(&rank->arrival[b], plan->config.dispatch ? plan->bands[b].rows : 0);
@@ -123,6 +142,7 @@ static dt_status create_rank(sim_world *world, int32_t self, const int32_t *coun
   rank->limit[SIM_SEGMENTS] = plan->segment_count;
   rank->limit[SIM_GROUPS] = plan->group_count;
   find_last_tickets(world, self);
+  order_dispatch(world, self);
   return world->costs.cache_panels > 0 ? create_panels(rank) : DT_OK;
 }
 
@@ -135,7 +155,8 @@ static void start_threads(sim_world *world) {
     thread->track = i % world->threads_per_rank;
     thread->is_worker = thread->track < config->workers;
     thread->program = program(config, thread->is_worker);
-    thread->last_panel = -1;
+    thread->last_panel[0] = thread->last_panel[1] = -1;
+    thread->held_bands = world->held_bands + (size_t)i * (size_t)world->costs.band_panels;
     thread->stamps = world->stamps + (size_t)i * (size_t)world->ranks;
     sim_wake_at(world, thread, begin);
   }
@@ -158,11 +179,15 @@ dt_status sim_world_create(const dt_sim_config *config, const dt_sim_costs *cost
   world->rank = calloc(ranks, sizeof *world->rank);
   world->thread = calloc(threads, sizeof *world->thread);
   world->stamps = calloc(threads * ranks, sizeof *world->stamps);
+  size_t held = threads * (size_t)costs->band_panels;
+  world->held_bands = malloc((held + 1) * sizeof *world->held_bands);
   world->by_time.events = malloc(threads * sizeof(sim_event));
   world->by_work.events = malloc(threads * sizeof(sim_event));
   dt_status status = DT_OK;
-  if (!world->rank || !world->thread || !world->stamps || !world->by_time.events || !world->by_work.events)
+  if (!world->rank || !world->thread || !world->stamps || !world->held_bands || !world->by_time.events ||
+      !world->by_work.events)
     status = no_memory();
+  if (!status) memset(world->held_bands, 0xff, held * sizeof *world->held_bands); /* -1 */
   for (int32_t r = 0; !status && r < world->ranks; r++) status = create_rank(world, r, counts);
   if (status) {
     sim_world_destroy(world);
@@ -184,6 +209,7 @@ void sim_world_destroy(sim_world *world) {
     free(rank->widened);
     free(rank->last_ticket);
     free(rank->peer_order);
+    free(rank->dispatch_order);
     free(rank->panel_newer);
     free(rank->panel_older);
     free(rank->spans);
@@ -191,6 +217,7 @@ void sim_world_destroy(sim_world *world) {
   free(world->rank);
   free(world->thread);
   free(world->stamps);
+  free(world->held_bands);
   free(world->by_time.events);
   free(world->by_work.events);
   free(world);
