@@ -101,8 +101,8 @@ static dt_status check_sizes(const dt_build_sizes *sizes) {
   return DT_OK;
 }
 
-/* Hands out aligned pieces of a block. With base NULL it only adds up sizes, so that one function both measures and
- * carves. */
+/* Hands out aligned pieces of a block. Without a block yet it only adds up sizes, so that one function both measures
+ * and carves. */
 typedef struct carver {
   char *base;
   size_t used;
@@ -110,14 +110,10 @@ typedef struct carver {
 } carver;
 
 static void *carve(carver *c, int64_t count, size_t size) {
-  size_t bytes;
-  if (__builtin_mul_overflow((size_t)count, size, &bytes) || bytes > SIZE_MAX / 2 - c->used) {
-    c->overflow = 1;
-    return NULL;
-  }
-  void *piece = c->base ? c->base + c->used : NULL;
+  size_t bytes, before = c->used;
+  if (__builtin_mul_overflow((size_t)count, size, &bytes) || bytes > SIZE_MAX / 2 - before) c->overflow = 1;
   c->used += (bytes + 15) & ~(size_t)15;
-  return piece;
+  return c->base ? c->base + before : NULL;
 }
 
 static void carve_ranks(carver *c, const dt_plan_config *config, dt_build_ranks *ranks) {
@@ -154,12 +150,18 @@ static void carve_arrays(carver *c, const dt_build_sizes *sizes, int64_t tasks, 
   arrays->tasks = carve(c, tasks, sizeof *arrays->tasks);
 }
 
-static dt_status allocate(carver *c) {
+/* From measuring to carving: 0 if there is no memory, which is then reported. */
+static int allocate(carver *c) {
   size_t bytes = c->used;
-  if (c->overflow) return dt_fail(DT_ERR_MEMORY, "plan: larger than the address space");
-  c->base = malloc(bytes);
   c->used = 0;
-  return c->base ? DT_OK : dt_fail(DT_ERR_MEMORY, "plan: no memory for %zu bytes", bytes);
+  c->base = c->overflow ? NULL : malloc(bytes);
+  if (c->base) return 1;
+  if (c->overflow) {
+    dt_fail(DT_ERR_MEMORY, "plan: larger than the address space");
+  } else {
+    dt_fail(DT_ERR_MEMORY, "plan: no memory for %zu bytes", bytes);
+  }
+  return 0;
 }
 
 static void describe(dt_plan *plan, const dt_plan_config *config, const dt_build_sizes *sizes,
@@ -201,19 +203,18 @@ static dt_status build(const dt_plan_config *config, const int32_t *counts, cons
   int64_t tasks = dt_build_task_count(config, &sizes);
   carve_arrays(&block, &sizes, tasks, &result, &arrays);
   carve_scratch(&temporary, &sizes, &scratch);
-  status = allocate(&block);
-  if (status == DT_OK) status = allocate(&temporary);
-  if (status == DT_OK) {
-    carve_arrays(&block, &sizes, tasks, &result, &arrays);
-    carve_scratch(&temporary, &sizes, &scratch);
-    dt_build_fill(config, counts, &sizes, ranks, &scratch, &arrays);
-    describe(result, config, &sizes, &arrays, block.base);
-    *plan = result;
-  } else {
+  if (!allocate(&block)) return DT_ERR_MEMORY;
+  if (!allocate(&temporary)) {
     free(block.base);
+    return DT_ERR_MEMORY;
   }
+  carve_arrays(&block, &sizes, tasks, &result, &arrays);
+  carve_scratch(&temporary, &sizes, &scratch);
+  dt_build_fill(config, counts, &sizes, ranks, &scratch, &arrays);
+  describe(result, config, &sizes, &arrays, block.base);
   free(temporary.base);
-  return status;
+  *plan = result;
+  return DT_OK;
 }
 
 dt_status dt_plan_create(const dt_plan_config *config, const int32_t *counts, dt_plan **plan) {
@@ -223,8 +224,7 @@ dt_status dt_plan_create(const dt_plan_config *config, const int32_t *counts, dt
   if (status == DT_OK) status = check_counts(config, counts);
   if (status != DT_OK) return status;
   carve_ranks(&temporary, config, &ranks);
-  status = allocate(&temporary);
-  if (status != DT_OK) return status;
+  if (!allocate(&temporary)) return DT_ERR_MEMORY;
   carve_ranks(&temporary, config, &ranks);
   status = build(config, counts, &ranks, plan);
   free(temporary.base);
