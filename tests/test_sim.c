@@ -87,7 +87,7 @@ static void single_burst(void **state) {
     dt_sim_result result = {0};
     dt_trace_rank *traces;
     assert_int_equal(dt_simulate(&w.config, &w.costs, w.counts, &result, &traces), DT_OK);
-    double issue;
+    double issue = 0.0;
     assert_int_equal(stores(&traces[1], &issue, 1), 1);
     assert_true(fabs(issue - p.isolated_issue_s) < 1.1e-9);
     assert_near(result.total_s, 160e-6 + 5e-6); /* the last byte drains and becomes visible */
