@@ -22,7 +22,7 @@ static void every_field(void **state) {
   (void)state;
   static const int32_t none[12] = {0};
   dt_plan_config good = base(), bad;
-#define REFUSE(field, value, detail) (bad = good, bad.field = value, refused(&bad, none, detail))
+#define REFUSE(field, value, detail) (bad = good, bad.field = (value), refused(&bad, none, detail))
   REFUSE(ranks, 0, "ranks: 0; 1 to 2147483647");
   REFUSE(experts_per_rank, 0, "experts_per_rank: 0; 1 to 1073741823");
   REFUSE(experts_per_rank, 1 << 30, "experts_per_rank: 1073741824; 1 to 1073741823");
