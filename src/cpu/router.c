@@ -1,13 +1,11 @@
-/* Routers, in float32. Logits by sgemm on blocks of exactly BLOCK rows (the last padded with zeros): every row then
- * passes through the same kernels at any token count, and its result depends on its own values alone. */
+/* Routers, in float32. A token's logits come from its own row alone, to the bit: a library's sgemm picks another order
+ * of summation by matrix size and row position, so that tokens near a tie would change experts with the rank count. */
 #include <draintile/checkpoint.h>
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cblas.h>
 
 #include "core/error.h"
 
@@ -106,12 +104,8 @@ static void route(const dt_router *router, const scratch *s, float *logits, int3
   }
 }
 
-/* Widens a block and finds its first row that holds a NaN or an infinity; -1: none. */
-static int64_t widen_block(const dt_router *router, const dt_matrix *hidden, int64_t first, int64_t count,
-                           float *rows) {
-  int64_t width = router->hidden;
-  dt_matrix_widen(hidden, first, count, rows);
-  memset(rows + count * width, 0, (size_t)((BLOCK - count) * width) * sizeof *rows);
+/* Finds the first row that holds a NaN or an infinity; -1: none. */
+static int64_t find_not_finite(const float *rows, int64_t count, int64_t width) {
   for (int64_t i = 0; i < count; i++) {
     float poison = 0.0f; /* stays 0 unless a value is not finite */
     for (int64_t j = 0; j < width; j++) poison += rows[i * width + j] * 0.0f;
@@ -120,17 +114,74 @@ static int64_t widen_block(const dt_router *router, const dt_matrix *hidden, int
   return -1;
 }
 
+typedef float lanes __attribute__((vector_size(16)));
+enum { LANES = 4, TOKENS = 4, EXPERTS = 2 }; /* TOKENS*EXPERTS sums in flight hide the latency of an add */
+
+static lanes load(const float *from) {
+  lanes value;
+  memcpy(&value, from, sizeof value);
+  return value;
+}
+
+/* Dot products of all pairs, each summed in the same order: by lanes, then across them, then the rest of the row. */
+static void dot_pairs(const float *const x[TOKENS], const float *const w[EXPERTS], int64_t width,
+                      float out[TOKENS][EXPERTS]) {
+  lanes sums[TOKENS][EXPERTS] = {{{0}}};
+  int64_t whole = width / LANES * LANES;
+  for (int64_t j = 0; j < whole; j += LANES) {
+    lanes w0 = load(w[0] + j), w1 = load(w[1] + j);
+    for (int i = 0; i < TOKENS; i++) {
+      lanes xi = load(x[i] + j);
+      sums[i][0] += xi * w0;
+      sums[i][1] += xi * w1;
+    }
+  }
+  for (int i = 0; i < TOKENS; i++) {
+    for (int e = 0; e < EXPERTS; e++) {
+      lanes sum = sums[i][e];
+      out[i][e] = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+      for (int64_t j = whole; j < width; j++) out[i][e] += x[i][j] * w[e][j];
+    }
+  }
+}
+
+/* Where rows or experts run out, the last one is computed again. */
+static void compute_logits(const dt_router *router, const float *rows, int64_t count, float *logits) {
+  int64_t width = router->hidden, experts = router->experts;
+  for (int64_t e0 = 0; e0 < experts; e0 += EXPERTS) {
+    int64_t expert[EXPERTS];
+    const float *w[EXPERTS];
+    for (int64_t e = 0; e < EXPERTS; e++) {
+      expert[e] = e0 + e < experts ? e0 + e : experts - 1;
+      w[e] = router->weight + expert[e] * width;
+    }
+    for (int64_t i0 = 0; i0 < count; i0 += TOKENS) {
+      int64_t row[TOKENS];
+      const float *x[TOKENS];
+      float out[TOKENS][EXPERTS];
+      for (int64_t i = 0; i < TOKENS; i++) {
+        row[i] = i0 + i < count ? i0 + i : count - 1;
+        x[i] = rows + row[i] * width;
+      }
+      dot_pairs(x, w, width, out);
+      for (int i = 0; i < TOKENS; i++) {
+        for (int e = 0; e < EXPERTS; e++) logits[row[i] * experts + expert[e]] = out[i][e];
+      }
+    }
+  }
+}
+
 static dt_status route_block(const dt_router *router, const scratch *s, const dt_matrix *hidden, int64_t first,
                              int64_t count, int32_t *ids, float *weights) {
   int32_t experts = router->experts, k = router->top_k;
-  int64_t bad = widen_block(router, hidden, first, count, s->rows);
+  dt_matrix_widen(hidden, first, count, s->rows);
+  int64_t bad = find_not_finite(s->rows, count, router->hidden);
   if (bad >= 0) {
     return dt_fail(DT_ERR_INPUT,
                    "hidden_states: token %" PRId64 " holds a NaN or an infinity; only finite values are allowed",
                    first + bad);
   }
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, BLOCK, experts, (int)router->hidden, 1.0f, s->rows,
-              (int)router->hidden, router->weight, (int)router->hidden, 0.0f, s->logits, experts);
+  compute_logits(router, s->rows, count, s->logits);
   for (int64_t i = 0; i < count; i++) {
     float *logits = s->logits + i * experts;
     for (int32_t e = 0; e < experts; e++) {

@@ -15,16 +15,16 @@ static float widen_bf16(uint16_t x) {
   return from_bits((uint32_t)x << 16);
 }
 
-/* Subnormals go through the integer converter: a multiply of float32 subnormals would trap into microcode. */
+/* Subnormals go through the integer converter: a multiply of float32 subnormals would trap into microcode. Both ways
+ * are computed and one chosen by masks, so that the loop around it stays vector code. */
 static float widen_f16(uint16_t x) {
-  uint32_t exponent = x & 0x7c00u, sign = (uint32_t)(x & 0x8000u) << 16;
-  uint32_t normal = ((uint32_t)(x & 0x7fffu) << 13) + (112u << 23);
-  uint32_t special = ((uint32_t)(x & 0x7fffu) << 13) | 0x7f800000u; /* infinity, NaN */
-  float small = (float)(int32_t)(x & 0x3ffu) * 0x1p-24f;
+  uint32_t magnitude = x & 0x7fffu, sign = (uint32_t)(x & 0x8000u) << 16;
+  uint32_t is_small = 0u - (magnitude < 0x400u), is_special = 0u - (magnitude >= 0x7c00u); /* special: infinity, NaN */
+  uint32_t normal = (magnitude << 13) + (112u << 23) + (is_special & (112u << 23));
+  float small = (float)(int32_t)(magnitude & 0x3ffu) * 0x1p-24f;
   uint32_t small_bits;
   memcpy(&small_bits, &small, sizeof small_bits);
-  uint32_t bits = exponent == 0 ? small_bits : exponent == 0x7c00u ? special : normal;
-  return from_bits(bits | sign);
+  return from_bits((small_bits & is_small) | (normal & ~is_small) | sign);
 }
 
 /* OCP E4M3 (no infinity): bias 7, S.1111.111 is NaN. */
@@ -112,18 +112,26 @@ static void scale_blocks(const dt_matrix *matrix, int64_t row, float *restrict o
   }
 }
 
-/* Transposed storage: rows lie close together and columns far apart. Squares keep the lines of both sides in cache. */
+/* Transposed storage: rows lie close together and columns far apart. Lines of columns are widened into a small square
+ * and turned there: writing them straight to `out` would hit the same few cache sets with every power-of-two width. */
 static void widen_transposed(const dt_matrix *matrix, int64_t first, int64_t count, float *out) {
-  enum { SIDE = 64 };
-  float line[SIDE];
-  for (int64_t i0 = 0; i0 < count; i0 += SIDE) {
-    int64_t rows = count - i0 < SIDE ? count - i0 : SIDE;
-    for (int64_t j0 = 0; j0 < matrix->cols; j0 += SIDE) {
-      int64_t cols = matrix->cols - j0 < SIDE ? matrix->cols - j0 : SIDE;
+  enum { SIDE = 32 };
+  float square[SIDE][SIDE + 1]; /* [column][row]; odd pitch: reading a row does not hit one cache set either */
+  size_t element = dt_dtype_bytes(matrix->dtype);
+  for (int64_t j0 = 0; j0 < matrix->cols; j0 += SIDE) {
+    int64_t cols = matrix->cols - j0 < SIDE ? matrix->cols - j0 : SIDE;
+    for (int64_t i0 = 0; i0 < count; i0 += SIDE) {
+      int64_t rows = count - i0 < SIDE ? count - i0 : SIDE;
       for (int64_t j = 0; j < cols; j++) {
         int64_t at = (first + i0) * matrix->row_stride + (j0 + j) * matrix->col_stride;
-        widen_line(matrix->dtype, matrix->data, at, matrix->row_stride, rows, line);
-        for (int64_t i = 0; i < rows; i++) out[(i0 + i) * matrix->cols + j0 + j] = line[i];
+        if (j0 + j + SIDE < matrix->cols) { /* columns lie in pages of their own: too far apart for the hardware */
+          __builtin_prefetch((const char *)matrix->data + (size_t)(at + SIDE * matrix->col_stride) * element);
+        }
+        widen_line(matrix->dtype, matrix->data, at, matrix->row_stride, rows, square[j]);
+      }
+      for (int64_t i = 0; i < rows; i++) {
+        float *row = out + (i0 + i) * matrix->cols + j0;
+        for (int64_t j = 0; j < cols; j++) row[j] = square[j][i];
       }
     }
   }
