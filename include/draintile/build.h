@@ -8,6 +8,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct dt_build {
   const char *compiler;  /* "gcc 12.2.0" */
@@ -23,6 +24,7 @@ void dt_build_info(dt_build *build);
 /* Processors that this process may run on (its affinity mask), >= 1. */
 int dt_build_processors(void);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

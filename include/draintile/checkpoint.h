@@ -21,6 +21,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* ---- Tensor files (safetensors) ---- */
 
@@ -137,6 +138,7 @@ typedef struct dt_layer {
 dt_status dt_checkpoint_layer(dt_checkpoint *checkpoint, int32_t layer, int32_t rank, int32_t ranks, dt_layer **out);
 void dt_layer_free(dt_layer *layer); /* NULL allowed; before the checkpoint is closed */
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -17,6 +17,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct dt_comm dt_comm;     /* one rank's endpoint */
 typedef struct dt_window dt_window; /* memory that every rank has one piece of, and can write on every other rank */
@@ -127,6 +128,7 @@ dt_status dt_comm_status(dt_comm *comm);
 /* Bytes this rank has put to each peer since creation: sent[ranks]. */
 void dt_comm_bytes_sent(const dt_comm *comm, uint64_t *sent);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -15,6 +15,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* All pointers are device memory, 16-byte aligned. n and k are multiples of 8. */
 typedef struct dt_cuda_gemm {
@@ -28,8 +29,8 @@ typedef struct dt_cuda_gemm {
   int64_t n, k;
   const uint64_t *row_address; /* NULL, or [rows_max]: where each row goes instead of `out` (any memory the device can
                                   write, 16-byte aligned; 0: nowhere) */
-  int32_t raster_bands;        /* bands of 128 rows that run column by column together; even; 0: 8 */
-  int32_t tensor_stores;       /* 1: store by the copy engine where 16 rows are whole (not with row_address) */
+  int32_t raster_bands;        /* bands of 128 rows that run column by column together; even; 0: 16 */
+  int32_t tensor_stores;       /* 1: store by the copy engine (not with row_address) */
   int32_t sms;                 /* multiprocessors to use; 0: all */
   double timeout_s;            /* of a wait inside the kernel, below 4,000; 0: 10 */
 } dt_cuda_gemm;
@@ -46,6 +47,7 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
  * above rows_max), DT_ERR_TIMEOUT (a wait expired) or DT_ERR_INTERNAL. */
 dt_status dt_cuda_gemm_check(const void *workspace, void *stream);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -14,6 +14,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef enum dt_regime { DT_REGIME_FLOOR = 0, DT_REGIME_DRAIN = 1, DT_REGIME_CAPACITY = 2 } dt_regime;
 const char *dt_regime_name(dt_regime regime); /* "floor", "drain", "capacity" */
@@ -70,6 +71,7 @@ typedef struct dt_burst {
 dt_status dt_burst_sequence(double rate_bytes_per_s, double capacity_bytes, const dt_burst *bursts, size_t count,
                             double *issue_s, double *backlog_bytes);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

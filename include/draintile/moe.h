@@ -22,6 +22,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct dt_moe dt_moe;
 
@@ -79,6 +80,7 @@ const dt_plan *dt_moe_plan(const dt_moe *moe);
 /* counts[ranks][ranks*E] of the last forward. */
 const int32_t *dt_moe_counts(const dt_moe *moe);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

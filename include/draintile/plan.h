@@ -16,6 +16,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* packed: no padding; tiles count from an expert's first row and may hold rows of several owners.
  * aligned: every remote (expert, owner) group and every expert padded to a multiple of tile_m (arXiv 2607.19539). */
@@ -154,6 +155,7 @@ void dt_token_block(int64_t tokens, int32_t ranks, int32_t rank, int64_t *first,
 dt_status dt_slots(const int32_t *ids, int64_t tokens, int32_t top_k, int32_t experts, int32_t *counts,
                    int32_t *row_of_slot, int32_t *slot_of_row);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

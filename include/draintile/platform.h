@@ -22,6 +22,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef struct dt_platform dt_platform;
 
@@ -135,6 +136,7 @@ typedef struct dt_platform_source {
 dt_status dt_platform_burst_model(const dt_platform *platform, const dt_platform_question *question,
                                   dt_burst_model_interval *model, dt_platform_source sources[3]);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -11,6 +11,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* y[rows][H] = expert `index` of this rank (0 .. E - 1) on x[rows][H], both row-major, no rounding but float64's.
  * DT_ERR_ARGUMENT: no such expert. DT_ERR_MEMORY. */
@@ -22,6 +23,7 @@ dt_status dt_shared_reference(const dt_moe_weights *weights, const double *x, in
  * best repeat counts. About 12 MiB a thread. */
 dt_status dt_sgemm_rate(int32_t threads, int32_t repeats, double *flop_per_s);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

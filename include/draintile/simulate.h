@@ -18,6 +18,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* What things cost. Times of a task are base + rows*row; a panel is paid when a worker's task needs another
  * (expert, column) of weights than its previous one of the same phase, or (with cache_panels > 0) than the last
@@ -89,6 +90,7 @@ dt_status dt_sim_fit(const dt_sim_config *config, const dt_trace_rank *traces, c
 dt_status dt_schedule_auto(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
                            dt_schedule *schedule, double *predicted_s);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

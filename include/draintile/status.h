@@ -5,6 +5,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* name, value, text. Values are ABI: append, never renumber. */
 #define DT_STATUS_TABLE(X)                                                                                             \
@@ -37,6 +38,7 @@ const char *dt_status_text(dt_status status);
  * the library and is valid until the next failing call on this thread. Empty when nothing failed yet. */
 const char *dt_error_detail(void);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

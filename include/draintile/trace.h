@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef enum dt_span_kind {
   DT_SPAN_PLAN = 0,     /* counts exchange and plan */
@@ -48,6 +49,7 @@ typedef struct dt_trace_rank {
  * the earliest span. Written to a temporary name, then renamed. DT_ERR_IO names the path. */
 dt_status dt_trace_write(const char *path, const dt_trace_rank *ranks, size_t count);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

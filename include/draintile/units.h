@@ -15,6 +15,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* `name` (the option or field) starts the error's detail. *value is set on success only. DT_ERR_ARGUMENT says what is
  * allowed, also when the unit is of another dimension ("9us" as bytes). */
@@ -28,6 +29,7 @@ char *dt_format_bytes(double bytes, char *out, size_t size);
 char *dt_format_seconds(double seconds, char *out, size_t size);
 char *dt_format_bytes_per_s(double bytes_per_s, char *out, size_t size);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -10,10 +10,12 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 /* Version of the library that was loaded, to compare with DT_VERSION_STRING. Static string. */
 const char *dt_version(void);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

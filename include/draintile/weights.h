@@ -10,6 +10,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 typedef enum dt_dtype {
   DT_DTYPE_F32 = 0,
@@ -67,6 +68,7 @@ typedef struct dt_moe_weights {
   const float *shared_gate;    /* [H]: output scaled by sigmoid(x . shared_gate) (qwen2_moe); NULL: 1 */
 } dt_moe_weights;
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif
