@@ -182,8 +182,8 @@ static void recovers_through_noise_and_outliers(void **state) {
   measure(&m, &planted, 1);
   disturb(&m, 5);
   fit_blank(&m, &planted, &got);
-  assert_within("l1_row_s", got.l1_row_s, planted.l1_row_s, 0.03);
-  assert_within("l2_row_s", got.l2_row_s, planted.l2_row_s, 0.03);
+  assert_within("l1_row_s", got.l1_row_s, planted.l1_row_s, 0.04);
+  assert_within("l2_row_s", got.l2_row_s, planted.l2_row_s, 0.04);
   assert_within("l1_panel_s", got.l1_panel_s, planted.l1_panel_s, 0.05);
   assert_within("l2_panel_s", got.l2_panel_s, planted.l2_panel_s, 0.05);
   assert_within("l1_base_s", got.l1_base_s, planted.l1_base_s, 0.15);
@@ -198,7 +198,7 @@ static void recovers_through_noise_and_outliers(void **state) {
     m.config.plan.group_tasks = 2;
     assert_int_equal(dt_simulate(&m.config, &planted, m.counts, &want, NULL), DT_OK);
     assert_int_equal(dt_simulate(&m.config, &got, m.counts, &predicted, NULL), DT_OK);
-    assert_within(dt_schedule_name((dt_schedule)s), predicted.total_s, want.total_s, 0.02);
+    assert_within(dt_schedule_name((dt_schedule)s), predicted.total_s, want.total_s, 0.04);
   }
   release(&m);
 }

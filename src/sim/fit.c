@@ -21,12 +21,16 @@ typedef struct observations {
   size_t count, capacity;
 } observations;
 
+/* A time above this many fitted ones is an accident, not a cost. */
+static const double accident = 2.0;
+
 typedef struct fitting {
   const dt_sim_config *config;
   const dt_sim_costs *costs;
   double compute_share, copy_share; /* of a core that a thread had */
   observations tiles, reduce, shared, copies;
   const dt_span **sorted; /* scratch for one trace */
+  size_t *tiles_end;      /* [traces] */
 } fitting;
 
 /* The new, zeroed observation, or NULL. */
@@ -185,14 +189,38 @@ static int has_column(const observations *list, int column) {
   return 0;
 }
 
+/* Times are skewed: a sum of many tends to its mean, which lies above what a robust fit finds. The factor makes up for
+ * it: over traces, the median of measured by fitted sum, accidents cut off. */
+static dt_status skew(const fitting *fit, size_t traces, const double coefficients[SIM_COLUMNS], double *factor) {
+  double *ratios = malloc((traces + 1) * sizeof *ratios);
+  if (!ratios) return no_memory();
+  size_t count = 0, first = 0;
+  for (size_t t = 0; t < traces; t++) {
+    double measured = 0.0, fitted = 0.0;
+    for (size_t i = first; i < fit->tiles_end[t]; i++) {
+      double value = sim_robust_value(&fit->tiles.items[i], coefficients);
+      measured += fmin(fit->tiles.items[i].y, accident * value);
+      fitted += value;
+    }
+    if (fitted > 0.0) ratios[count++] = measured / fitted;
+    first = fit->tiles_end[t];
+  }
+  *factor = count ? dt_median(ratios, count) : 1.0;
+  free(ratios);
+  return DT_OK;
+}
+
 /* What the runs did not show keeps its value. */
-static dt_status solve(const fitting *fit, dt_sim_costs *costs) {
+static dt_status solve(const fitting *fit, size_t traces, dt_sim_costs *costs) {
   double tiles[SIM_COLUMNS], reduce[SIM_COLUMNS], shared[SIM_COLUMNS], copies[SIM_COLUMNS];
   dt_status status = sim_robust_fit(fit->tiles.items, fit->tiles.count, tiles);
   if (!status) status = sim_robust_fit(fit->reduce.items, fit->reduce.count, reduce);
   if (!status) status = sim_robust_fit(fit->shared.items, fit->shared.count, shared);
   if (!status) status = sim_robust_fit(fit->copies.items, fit->copies.count, copies);
+  double factor = 1.0;
+  if (!status) status = skew(fit, traces, tiles, &factor);
   if (status) return status;
+  for (int c = 0; c < SIM_COLUMNS; c++) tiles[c] *= factor;
   if (has_column(&fit->tiles, L1_BASE)) {
     costs->l1_base_s = tiles[L1_BASE];
     costs->l1_row_s = tiles[L1_ROW];
@@ -248,15 +276,20 @@ dt_status dt_sim_fit(const dt_sim_config *config, const dt_trace_rank *traces, c
   fitting fit = {.config = config,
                  .costs = costs,
                  .compute_share = share_of_core(costs, ranks * config->workers),
-                 .copy_share = share_of_core(costs, ranks * movers)};
-  dt_status status = DT_OK;
-  for (size_t i = 0; !status && i < count; i++) status = fit_trace(&fit, &traces[i], plans[i]);
+                 .copy_share = share_of_core(costs, ranks * movers),
+                 .tiles_end = calloc(count + 1, sizeof(size_t))};
+  dt_status status = fit.tiles_end ? DT_OK : no_memory();
+  for (size_t i = 0; !status && i < count; i++) {
+    status = fit_trace(&fit, &traces[i], plans[i]);
+    fit.tiles_end[i] = fit.tiles.count;
+  }
   if (!status && fit.tiles.count == 0)
     status = dt_fail(DT_ERR_INPUT, "spans: no L1 or L2 task; traces of serial runs are needed");
   dt_sim_costs fitted = *costs;
-  if (!status) status = solve(&fit, &fitted);
+  if (!status) status = solve(&fit, count, &fitted);
   if (!status) status = sim_fit_stages(traces, count, &fitted);
   if (!status) *costs = fitted;
+  free(fit.tiles_end);
   free(fit.tiles.items);
   free(fit.reduce.items);
   free(fit.shared.items);

@@ -80,10 +80,10 @@ static void solve_non_negative(const normal_equations *n, double coefficients[SI
   for (int r = 0; r < SIM_COLUMNS; r++) coefficients[r] = x[r] * n->scale[r];
 }
 
-static double residual(const sim_observation *o, const double coefficients[SIM_COLUMNS]) {
-  double r = o->y;
-  for (int c = 0; c < SIM_COLUMNS; c++) r -= o->x[c] * coefficients[c];
-  return r;
+double sim_robust_value(const sim_observation *observation, const double coefficients[SIM_COLUMNS]) {
+  double value = 0.0;
+  for (int c = 0; c < SIM_COLUMNS; c++) value += observation->x[c] * coefficients[c];
+  return value;
 }
 
 dt_status sim_robust_fit(const sim_observation *observations, size_t count, double coefficients[SIM_COLUMNS]) {
@@ -103,7 +103,8 @@ dt_status sim_robust_fit(const sim_observation *observations, size_t count, doub
   for (int round = 0; round < ROUNDS; round++) {
     accumulate(&n, observations, weights, count);
     solve_non_negative(&n, coefficients);
-    for (size_t i = 0; i < count; i++) sizes[i] = fabs(residual(&observations[i], coefficients));
+    for (size_t i = 0; i < count; i++)
+      sizes[i] = fabs(observations[i].y - sim_robust_value(&observations[i], coefficients));
     double sigma = mad_to_sigma * dt_median(sizes, count);
     double limit = huber_k * fmax(sigma, relative_resolution * largest);
     for (size_t i = 0; i < count; i++) weights[i] = sizes[i] > limit ? limit / sizes[i] : 1.0;

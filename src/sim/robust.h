@@ -17,4 +17,7 @@ typedef struct sim_observation {
  * negative, gets 0. DT_ERR_MEMORY. */
 dt_status sim_robust_fit(const sim_observation *observations, size_t count, double coefficients[SIM_COLUMNS]);
 
+/* What the coefficients say of one observation. */
+double sim_robust_value(const sim_observation *observation, const double coefficients[SIM_COLUMNS]);
+
 #endif
