@@ -60,8 +60,9 @@ void arena_create(gemm_arena *arena, const gemm_shape *shapes, int count) {
   cuda_must(cudaMalloc((void **)&arena->out, 2 * (size_t)out), "cudaMalloc");
   cuda_must(cudaMalloc((void **)&arena->other, 2 * (size_t)out), "cudaMalloc");
   cuda_must(cudaMalloc((void **)&arena->counts, 4 * (size_t)experts), "cudaMalloc");
-  arena->flush_bytes = (size_t)768 << 20;
+  arena->flush_bytes = (size_t)512 << 20;
   cuda_must(cudaMalloc(&arena->flush, arena->flush_bytes), "cudaMalloc");
+  cuda_must(cudaMemset(arena->flush, 1, arena->flush_bytes), "cudaMemset");
 }
 
 static void draw_sizes(const gemm_shape *shape, uint64_t seed, int32_t *counts) {

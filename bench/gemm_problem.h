@@ -32,7 +32,7 @@ typedef struct gemm_arena {
   uint16_t *block;     /* host copy of the random values, which repeat every `period` */
   uint16_t *a, *b, *out, *other;
   int32_t *counts;
-  void *flush; /* written before each timed launch */
+  void *flush; /* read before each timed launch */
   size_t flush_bytes;
 } gemm_arena;
 

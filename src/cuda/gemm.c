@@ -76,21 +76,32 @@ typedef CUresult (*encode_tiled_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32
                                     const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                     CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* A bf16 tensor [depth][rows][columns], or [rows][columns] for depth 0, in boxes of box_rows by 64 columns. */
+/* Three dimensions of bf16, innermost first, with the strides of the outer two in elements; boxes of 64 by box_rows. */
 typedef struct tensor {
-  const void *data;
-  int64_t columns, rows, depth;
+  const char *name;
+  const uint16_t *data;
+  int64_t dims[3], strides[2];
   uint32_t box_rows;
 } tensor;
 
-static dt_status encode(encode_tiled_fn encode_tiled, const char *name, const tensor *t, CUtensorMap *map) {
-  cuuint64_t dims[3] = {(cuuint64_t)t->columns, (cuuint64_t)t->rows, (cuuint64_t)t->depth};
-  cuuint64_t strides[2] = {2 * dims[0], 2 * dims[0] * dims[1]};
-  cuuint32_t box[3] = {64, t->box_rows, 1}, steps[3] = {1, 1, 1};
-  CUresult result = encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, t->depth > 0 ? 3 : 2, (void *)t->data, dims,
-                                 strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+static tensor ragged(const char *name, const void *data, int64_t rows, int64_t columns, uint32_t box_rows) {
+  const tensor view = {name,
+                       (const uint16_t *)((uintptr_t)data - 2 * (uintptr_t)columns * box_rows),
+                       {columns, box_rows, rows + box_rows},
+                       {columns, columns},
+                       box_rows};
+  return view;
+}
+
+static dt_status encode(encode_tiled_fn encode_tiled, const tensor *t, CUtensorMap *map) {
+  cuuint64_t dims[3], strides[2];
+  for (int i = 0; i < 3; i++) dims[i] = (cuuint64_t)t->dims[i];
+  for (int i = 0; i < 2; i++) strides[i] = 2 * (cuuint64_t)t->strides[i];
+  const cuuint32_t box[3] = {64, t->box_rows, 1}, steps[3] = {1, 1, 1};
+  CUresult result = encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)(uintptr_t)t->data, dims, strides, box,
+                                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? DT_OK : dt_fail(DT_ERR_DEVICE, "tensor map of %s: CUDA error %d", name, (int)result);
+  return result == CUDA_SUCCESS ? DT_OK : dt_fail(DT_ERR_DEVICE, "tensor map of %s: CUDA error %d", t->name, (int)result);
 }
 
 static dt_status encode_maps(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
@@ -103,12 +114,12 @@ static dt_status encode_maps(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
     return dt_fail(DT_ERR_UNSUPPORTED, "cuTensorMapEncodeTiled: not in this driver");
   encode_tiled_fn encode_tiled;
   memcpy(&encode_tiled, &found, sizeof found);
-  const tensor a = {gemm->a, gemm->k, gemm->rows_max, 0, 64};
-  const tensor b = {gemm->b, gemm->k, gemm->n, gemm->experts, 128};
-  const tensor out = {gemm->out, gemm->n, gemm->rows_max, 0, 16};
-  dt_status status = encode(encode_tiled, "a", &a, &params->a);
-  if (status == DT_OK) status = encode(encode_tiled, "b", &b, &params->b);
-  if (status == DT_OK && gemm->tensor_stores) status = encode(encode_tiled, "out", &out, &params->out);
+  const int64_t rows = gemm->rows_max, n = gemm->n, k = gemm->k;
+  const tensor a = ragged("a", gemm->a, rows, k, 64), out = ragged("out", gemm->out, rows, n, 16);
+  const tensor b = {"b", gemm->b, {k, n, gemm->experts}, {k, n * k}, 128};
+  dt_status status = encode(encode_tiled, &a, &params->a);
+  if (status == DT_OK) status = encode(encode_tiled, &b, &params->b);
+  if (status == DT_OK && gemm->tensor_stores) status = encode(encode_tiled, &out, &params->out);
   return status;
 }
 
@@ -145,7 +156,7 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
                          .experts = gemm->experts,
                          .rows_capacity = (int32_t)gemm->rows_max,
                          .column_tiles = column_tiles(gemm),
-                         .raster_bands = gemm->raster_bands ? gemm->raster_bands : 8};
+                         .raster_bands = gemm->raster_bands ? gemm->raster_bands : 16};
   params.header = table.header;
   params.tasks = table.tasks;
   params.out_rows = gemm->out;

@@ -94,12 +94,6 @@ DT_DEVICE void dt_store_async(uint32_t address, uint4 value, uint32_t barrier) {
 DT_DEVICE void dt_tensor_prefetch(const void *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-DT_DEVICE void dt_tensor_load_2d(uint32_t to, const void *map, int32_t x, int32_t y, uint32_t barrier) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
-               "[%4];" ::"r"(to),
-               "l"(map), "r"(x), "r"(y), "r"(barrier)
-               : "memory");
-}
 DT_DEVICE void dt_tensor_load_3d(uint32_t to, const void *map, int32_t x, int32_t y, int32_t z, uint32_t barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
                "%4}], [%5];" ::"r"(to),
@@ -107,13 +101,6 @@ DT_DEVICE void dt_tensor_load_3d(uint32_t to, const void *map, int32_t x, int32_
                : "memory");
 }
 /* The same box at the same offset in every CTA of `mask`; each CTA's own barrier counts its bytes. */
-DT_DEVICE void dt_tensor_multicast_2d(uint32_t to, const void *map, int32_t x, int32_t y, uint32_t barrier,
-                                      uint16_t mask) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-               "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-               "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(mask)
-               : "memory");
-}
 DT_DEVICE void dt_tensor_multicast_3d(uint32_t to, const void *map, int32_t x, int32_t y, int32_t z, uint32_t barrier,
                                       uint16_t mask) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
@@ -121,9 +108,9 @@ DT_DEVICE void dt_tensor_multicast_3d(uint32_t to, const void *map, int32_t x, i
                "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(mask)
                : "memory");
 }
-DT_DEVICE void dt_tensor_store_2d(const void *map, int32_t x, int32_t y, uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x),
-               "r"(y), "r"(from)
+DT_DEVICE void dt_tensor_store_3d(const void *map, int32_t x, int32_t y, int32_t z, uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x),
+               "r"(y), "r"(z), "r"(from)
                : "memory");
 }
 DT_DEVICE void dt_bulk_commit() {

@@ -33,23 +33,32 @@ DT_DEVICE dt_tile dt_tile_of(uint4 first, uint4 second, uint32_t rank) {
 /* A finished tile on its way out. */
 typedef struct dt_pending {
   uint32_t packed[64];
-  uint64_t address; /* lanes 0 to 15: where row `lane` of this warp's slab starts, at the tile's column; 0: nowhere */
-  int32_t row;      /* of the slab if the copy engine stores it, else -1 */
-  int32_t column;   /* of the tile */
+  uint64_t to;    /* see dt_slab_target */
+  int32_t column; /* of the tile */
   uint32_t chunk; /* next 64 columns to store; 4: all done */
 } dt_pending;
+
+/* Where a warp's slab goes. Row stores: lane l < 16 holds the address of row l at the tile's column, 0: nowhere. The copy
+ * engine: coordinates into the ragged view of the output, the row within the box in the high half. */
+DT_DEVICE uint64_t dt_slab_target(const dt_tile_gemm &gemm, int32_t row, int32_t rows, int32_t column) {
+  const int32_t lane = (int32_t)(threadIdx.x % 32);
+  if (gemm.tensor_stores) {
+    const int32_t skip = 16 - min(rows, 16);
+    return (uint64_t)(uint32_t)skip << 32 | (uint32_t)(row + 16 - skip);
+  }
+  if (lane >= rows) return 0;
+  uint64_t address = gemm.row_address
+                         ? gemm.row_address[row + lane]
+                         : (uint64_t)gemm.out_rows + (uint64_t)(row + lane) * (uint64_t)gemm.out_row_bytes;
+  return address ? address + 2 * (uint64_t)column : 0;
+}
 
 /* Stores 64 columns through this warp's own slab. Warps never meet here. */
 template <int Chunk> DT_DEVICE void dt_store_chunk(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t slabs) {
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t slab = slabs + Chunk % 2 * DT_SLAB_BYTES;
   if (gemm.tensor_stores) { /* until the copy engine has read what this slab held */
-    if (lane == 0) {
-      if (pending.row >= 0)
-        dt_bulk_wait_read<1>();
-      else
-        dt_bulk_wait_read<0>();
-    }
+    if (lane == 0) dt_bulk_wait_read<1>();
     __syncwarp();
   }
   const uint32_t r = lane % 16, piece = lane / 16;
@@ -58,19 +67,19 @@ template <int Chunk> DT_DEVICE void dt_store_chunk(const dt_tile_gemm &gemm, dt_
     const uint32_t *p = pending.packed + 16 * Chunk + 2 * j;
     dt_store_matrices(slab + r * 128 + ((j + piece) ^ (r & 7)) * 16, p[0], p[1], p[2], p[3]);
   }
-  if (pending.row >= 0) {
+  if (gemm.tensor_stores) {
     dt_fence_async_shared();
     __syncwarp();
     if (lane == 0) {
-      dt_tensor_store_2d(&gemm.out, pending.column + 64 * Chunk, pending.row, slab);
+      dt_tensor_store_3d(&gemm.out, pending.column + 64 * Chunk, (int32_t)(pending.to >> 32), (int32_t)pending.to, slab);
       dt_bulk_commit();
     }
   } else {
     __syncwarp();
-#pragma unroll 1
+#pragma unroll 2
     for (uint32_t i = 0; i < 4; i++) {
       uint32_t row = lane / 8 + 4 * i;
-      uint64_t address = __shfl_sync(0xffffffffu, pending.address, row);
+      uint64_t address = __shfl_sync(0xffffffffu, pending.to, row);
       uint4 value = dt_load_shared(slab + row * 128 + (lane % 8 ^ (row & 7)) * 16);
       if (address != 0 && pending.column + 64 * Chunk + (int32_t)(lane % 8 * 8) < gemm.columns)
         dt_store_global((void *)(address + 128 * Chunk + lane % 8 * 16), value);
@@ -88,39 +97,40 @@ DT_DEVICE void dt_store_next(const dt_tile_gemm &gemm, dt_pending &pending, uint
   pending.chunk++;
 }
 
-/* Operands of every tile, in stages. One thread. */
+/* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
+ * with zeros, which cost neither cache traffic nor, in the tensor cores, much power. */
 DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
   uint32_t dead = 0, step = 0, last = 0;
   for (uint32_t sequence = 0;; sequence++) {
     uint4 first, second;
     dt_slot_read(gemm, shared, sequence, first, second, dead);
-    dt_tile tile = dt_tile_of(first, second, rank);
+    const dt_tile tile = dt_tile_of(first, second, rank);
     if (tile.expert < 0) return;
     if (sequence > 0 && second.z <= last) dt_give_up(gemm, dead, DT_TILE_ERROR_SEQUENCE);
     last = second.z;
-    const bool whole = dt_tile_rows(tile.shape) > 64;
-    const int32_t column = dt_tile_column(tile.shape);
+    const int32_t rows = dt_tile_rows(tile.shape), column = dt_tile_column(tile.shape);
+    const bool whole = rows > 64;
     const uint32_t bytes = DT_STAGE_BYTES - (whole ? 0 : DT_STAGE_A_BYTES / 2);
+    const int32_t skip = 64 - min(rows, 64), skip_2 = 128 - rows; /* rows that the boxes lack */
     for (int32_t k = 0; k < gemm.k_blocks; k++, step++) {
       const uint32_t stage = step % DT_STAGES;
       const uint32_t full = dt_stage_full(shared, stage);
-      const uint32_t a = shared + stage * DT_STAGE_BYTES, b = a + DT_STAGE_A_BYTES;
+      const uint32_t a = shared + stage * DT_STAGE_BYTES, a_2 = a + DT_STAGE_A_BYTES / 2, b = a + DT_STAGE_A_BYTES;
       const int32_t x = k * DT_TILE_K;
       dt_wait(gemm, dt_stage_empty(shared, stage), (step / DT_STAGES & 1) ^ 1, dead, DT_TILE_ERROR_EMPTY);
       if (dead) return;
       dt_barrier_expect(full, bytes);
       if (tile.shares_rows) {
-        if (whole)
-          dt_tensor_multicast_2d(a + rank * (DT_STAGE_A_BYTES / 2), &gemm.a, x, tile.row + 64 * (int32_t)rank, full, 3);
-        else if (rank == 0)
-          dt_tensor_multicast_2d(a, &gemm.a, x, tile.row, full, 3);
+        if (rank == 0)
+          dt_tensor_multicast_3d(a, &gemm.a, x, skip, tile.row + 64 - skip, full, 3);
+        else if (whole)
+          dt_tensor_multicast_3d(a_2, &gemm.a, x, skip_2, tile.row + 128 - skip_2, full, 3);
         dt_tensor_load_3d(b, &gemm.b, x, column, tile.expert, full);
         dt_tensor_load_3d(b + 128 * 128, &gemm.b, x, column + 128, tile.expert, full);
       } else {
-        dt_tensor_load_2d(a, &gemm.a, x, tile.row, full);
-        if (whole) dt_tensor_load_2d(a + DT_STAGE_A_BYTES / 2, &gemm.a, x, tile.row + 64, full);
-        dt_tensor_multicast_3d(b + rank * (128 * 128), &gemm.b, x, column + 128 * (int32_t)rank, tile.expert, full,
-                               3);
+        dt_tensor_load_3d(a, &gemm.a, x, skip, tile.row + 64 - skip, full);
+        if (whole) dt_tensor_load_3d(a_2, &gemm.a, x, skip_2, tile.row + 128 - skip_2, full);
+        dt_tensor_multicast_3d(b + rank * (128 * 128), &gemm.b, x, column + 128 * (int32_t)rank, tile.expert, full, 3);
       }
     }
   }
@@ -169,16 +179,6 @@ DT_DEVICE dt_tile dt_next_tile(const dt_tile_gemm &gemm, uint32_t shared, uint32
   return tile;
 }
 
-/* Where this lane's row of the warp's slab starts, at the tile's column; 0: nowhere. */
-DT_DEVICE uint64_t dt_row_address(const dt_tile_gemm &gemm, int32_t row, int32_t rows, int32_t column) {
-  const int32_t lane = (int32_t)(threadIdx.x % 32);
-  if (lane >= rows) return 0;
-  uint64_t address = gemm.row_address
-                         ? gemm.row_address[row + lane]
-                         : (uint64_t)gemm.out_rows + (uint64_t)(row + lane) * (uint64_t)gemm.out_row_bytes;
-  return address ? address + 2 * (uint64_t)column : 0;
-}
-
 DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
   const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const uint32_t group = warp / 4;
@@ -213,9 +213,8 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
       }
     }
     const int32_t rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column(shape);
-    pending.address = dt_row_address(gemm, row, rows, column);
+    pending.to = dt_slab_target(gemm, row, rows, column);
     pending.column = column;
-    pending.row = gemm.tensor_stores && rows >= 16 ? row : -1;
     pending.chunk = rows > 0 ? 0 : 4;
     tile = dt_next_tile(gemm, shared, sequence++, rank, dead);
     dt_mma_wait<0>();

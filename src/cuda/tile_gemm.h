@@ -47,8 +47,12 @@ typedef enum dt_tile_error {
   DT_TILE_ERROR_SEQUENCE = 6 /* a ticket did not rise: a slot was overwritten too early */
 } dt_tile_error;
 
+/* A ragged view lets a box end anywhere. It has a dimension more than the matrix, of the box's height h, with the same
+ * stride as the rows: element (z, y) is row z + y - h. A box of h rows that starts at (row + h - skip, skip) holds the
+ * h - skip rows from `row` on; its other rows lie outside the view, so they load as zeros and are not stored. */
 typedef struct dt_tile_gemm {
-  CUtensorMap a, b, out; /* [rows][K] boxes 64x64; [experts][N][K] boxes 128x64; [rows][N] boxes 16x64 */
+  CUtensorMap a, out; /* ragged views of [rows][K] and [rows][N], boxes of 64 and 16 rows by 64 columns */
+  CUtensorMap b;      /* [experts][N][K], boxes 128x64 */
   dt_tile_header *header;
   const dt_tile_task *tasks;
   uint8_t *out_rows;           /* row r of the output is at out_rows + r*out_row_bytes */
