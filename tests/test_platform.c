@@ -183,6 +183,7 @@ static void bad_files_name_the_field(void **state) {
   assert_change_refused("\"driver\"", "\"drivers\"", "device.driver: missing");
   assert_change_refused("\"count\": 2", "\"count\": 9007199254740993", "device.count");
   assert_change_refused("\"count\": 2", "\"count\": 0", "device.count");
+  assert_change_refused("2026-11-30T", "30.11.2026 ", "device.date");
   assert_change_refused("\"sm_hz\": 1980000000.0", "\"sm_hz\": \"x\"", "device.clocks_before.sm_hz");
   assert_change_refused("\"value\": 370000000000.0", "\"value\": NaN", "constants.rate_bytes_per_s.value");
   assert_change_refused("\"value\": 370000000000.0", "\"value\": 1e999", "constants.rate_bytes_per_s.value");

@@ -66,6 +66,13 @@ static dt_status check_name(const char *name, const char *where, dt_status statu
   return dt_fail(status, "%s: wrong name or unit; %s is allowed", where, units_allowed);
 }
 
+static int is_date(const char *text) {
+  static const char form[] = "dddd-dd-dd";
+  for (int i = 0; form[i]; i++)
+    if (form[i] == 'd' ? !isdigit((unsigned char)text[i]) : text[i] != form[i]) return 0;
+  return text[10] == '\0' || text[10] == 'T' || text[10] == ' ';
+}
+
 dt_status dt_platform_check_device(const dt_platform_device *device, dt_status status) {
   static const char *const where = "device";
   if (!device->kind || (strcmp(device->kind, "cpu") != 0 && strcmp(device->kind, "cuda") != 0))
@@ -73,6 +80,8 @@ dt_status dt_platform_check_device(const dt_platform_device *device, dt_status s
   dt_status result = check_text(device->name, where, "name", status);
   if (!result) result = check_text(device->driver, where, "driver", status);
   if (!result) result = check_text(device->date, where, "date", status);
+  if (!result && !is_date(device->date))
+    result = dt_fail(status, "device.date: \"%s\"; ISO 8601 is allowed, as 2026-11-30T02:00:00Z", device->date);
   if (!result) result = check_count(device->count, where, "count", status);
   if (result) return result;
   const double clocks[] = {device->clocks_before.sm_hz, device->clocks_before.memory_hz, device->clocks_after.sm_hz,
