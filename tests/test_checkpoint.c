@@ -393,6 +393,59 @@ static void ranks_of_one_process_load_at_once(void **state) {
   dt_checkpoint_close(checkpoint);
 }
 
+/* By a walk of the page tables: the counters of /proc/self/status lag by megabytes on many cores. */
+static int64_t resident_bytes(void) {
+  FILE *file = fopen("/proc/self/smaps_rollup", "r");
+  char line[128];
+  long long kib = -1;
+  assert_non_null(file);
+  while (fgets(line, sizeof line, file) && sscanf(line, "Rss: %lld", &kib) != 1) continue;
+  fclose(file);
+  assert_true(kib >= 0);
+  return (int64_t)kib * 1024;
+}
+
+/* 8 experts of 3 MiB each: loading and reading those of one rank must leave the others on disk. */
+static void a_rank_touches_its_own_experts_alone(void **state) {
+  (void)state;
+  enum { HIDDEN = 512, INTERMEDIATE = 512, EXPERTS = 8 };
+  const dt_tensor_spec specs[] = {
+      {"model.layers.0.mlp.experts.gate_up_proj", DT_DTYPE_F32, 3, {EXPERTS, 2 * INTERMEDIATE, HIDDEN}},
+      {"model.layers.0.mlp.experts.down_proj", DT_DTYPE_F32, 3, {EXPERTS, HIDDEN, INTERMEDIATE}},
+      {"model.layers.0.mlp.gate.weight", DT_DTYPE_F32, 2, {EXPERTS, HIDDEN}}};
+  char path[300];
+  dt_tensor_writer *writer = NULL;
+  snprintf(path, sizeof path, "%s/model.safetensors", folder);
+  assert_int_equal(dt_tensor_writer_create(path, specs, 3, &writer), DT_OK);
+  assert_int_equal(dt_tensor_writer_commit(writer), DT_OK);
+  write_text("config.json", "{\"model_type\":\"qwen3_moe\",\"hidden_size\":512,\"moe_intermediate_size\":512,"
+                            "\"num_hidden_layers\":1,\"num_experts\":8,\"num_experts_per_tok\":2}");
+  dt_checkpoint *checkpoint = NULL;
+  dt_layer *layer = NULL;
+  resident_bytes(); /* its own buffers */
+  int64_t before = resident_bytes(), own = 2 * 3 * (int64_t)HIDDEN * INTERMEDIATE * 4;
+  assert_int_equal(dt_checkpoint_open(folder, &checkpoint), DT_OK);
+  assert_int_equal(dt_checkpoint_layer(checkpoint, 0, 1, 4, &layer), DT_OK);
+  float sum = 0.0f;
+  for (int32_t e = 0; e < layer->weights.experts_per_rank; e++) {
+    const dt_matrix *matrices[] = {&layer->weights.experts[e].gate, &layer->weights.experts[e].up,
+                                   &layer->weights.experts[e].down};
+    for (int m = 0; m < 3; m++) {
+      int64_t stride = 0;
+      const float *rows = dt_matrix_f32(matrices[m], 0, &stride);
+      assert_non_null(rows); /* used in place */
+      for (int64_t i = 0; i < 512 * 512; i++) sum += rows[i];
+    }
+  }
+  assert_true(sum == 0.0f);
+  int64_t touched = resident_bytes() - before;
+  if (touched < own || touched > own + (1 << 20)) {
+    fail_msg("%lld bytes touched, %lld of own experts", (long long)touched, (long long)own);
+  }
+  dt_layer_free(layer);
+  dt_checkpoint_close(checkpoint);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(layers_of_every_family_match_transformers),
@@ -401,6 +454,7 @@ int main(void) {
       cmocka_unit_test(folders_and_configurations_that_are_wrong_are_refused),
       cmocka_unit_test(tensors_that_are_missing_or_wrong_are_named),
       cmocka_unit_test(ranks_of_one_process_load_at_once),
+      cmocka_unit_test(a_rank_touches_its_own_experts_alone),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -115,7 +115,7 @@ static void require_text(reader *r, const char *name, const char *only) {
   if (r->status != DT_OK || !value) return;
   char text[64];
   const char *found = json_is_string(value) ? json_string_value(value) : "(no string)";
-  if (strcmp(found, only)) {
+  if (strcmp(found, only) != 0) {
     r->status = dt_fail(DT_ERR_INPUT, "%s: %s: '%s'; allowed is '%s'", r->path, name,
                         dt_printable(found, text, sizeof text), only);
   }
@@ -126,7 +126,7 @@ static void read_family(reader *r, dt_model_config *config) {
   const char *found = json_is_string(value) ? json_string_value(value) : "";
   char text[64];
   for (size_t i = 0; i < sizeof family_names / sizeof *family_names; i++) {
-    if (strcmp(found, family_names[i])) continue;
+    if (strcmp(found, family_names[i]) != 0) continue;
     config->family = (dt_family)i;
     config->info.model_type = family_names[i];
     return;
@@ -157,7 +157,7 @@ static void read_quantization(reader *r, dt_model_config *config) {
   const char *method = json_string_value(json_object_get(quantization, "quant_method"));
   int is_gpt_oss = config->family == DT_FAMILY_GPT_OSS;
   const char *allowed = is_gpt_oss ? "mxfp4" : "fp8";
-  if (!method || strcmp(method, allowed)) {
+  if (!method || strcmp(method, allowed) != 0) {
     char text[64];
     r->status = dt_fail(DT_ERR_INPUT, "%s: quantization_config.quant_method: '%s'; allowed for %s is %s", r->path,
                         dt_printable(method ? method : "", text, sizeof text), config->info.model_type, allowed);

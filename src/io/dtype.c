@@ -25,7 +25,7 @@ size_t dt_dtype_bytes(dt_dtype dtype) {
 
 dt_status dt_dtype_parse(const char *text, dt_dtype *out) {
   for (int i = 0; i < DTYPES; i++) {
-    if (strcmp(text, dtypes[i].name)) continue;
+    if (strcmp(text, dtypes[i].name) != 0) continue;
     *out = (dt_dtype)i;
     return DT_OK;
   }

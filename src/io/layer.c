@@ -1,7 +1,6 @@
 /* The MoE layer of one rank: views of its own experts' tensors, in whichever of the forms below the folder holds them.
  * Small vectors (router, biases) become float32 copies; matrices stay in the file. */
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +15,13 @@ typedef struct loader {
   const dt_model_config *config;
   int32_t layer, first, count; /* own experts */
   dt_expert *experts;
-  float *floats;    /* room left for copies */
-  char block[NAME]; /* "model.layers.3.mlp" */
+  float *floats;  /* room left for copies */
+  char block[64]; /* "model.layers.3.mlp" */
 } loader;
 
-static const char *name_of(const loader *l, char *buffer, const char *format, ...) {
-  va_list arguments;
-  int at = snprintf(buffer, NAME, "%s.", l->block);
-  va_start(arguments, format);
-  vsnprintf(buffer + at, (size_t)(NAME - at), format, arguments);
-  va_end(arguments);
+/* "model.layers.3.mlp." and the two parts. */
+static const char *name_of(const loader *l, char *buffer, const char *first, const char *second) {
+  snprintf(buffer, NAME, "%s.%s%s", l->block, first, second);
   return buffer;
 }
 
@@ -57,7 +53,7 @@ static dt_status load_matrix(loader *l, const char *name, int64_t rows, int64_t 
   dt_status status = dt_checkpoint_tensor(l->checkpoint, name, (int64_t[]){rows, cols}, 2, types, &tensor);
   if (status != DT_OK) return status;
   *matrix = view(&tensor, 0, rows, cols, cols, 1);
-  if (tensor.dtype != DT_DTYPE_F8_E4M3) return DT_OK;
+  if (tensor.dtype != DT_DTYPE_F8_E4M3 || config->scale_rows == 0 || config->scale_cols == 0) return DT_OK;
   char scale_name[NAME + 16];
   int64_t scale_rows = (rows + config->scale_rows - 1) / config->scale_rows;
   int64_t scale_cols = (cols + config->scale_cols - 1) / config->scale_cols;
@@ -77,22 +73,21 @@ static dt_status load_mlp(loader *l, const char *stem, const char *const parts[3
                           dt_expert *expert) {
   char name[NAME];
   int64_t hidden = l->config->info.hidden;
-  dt_status status =
-      load_matrix(l, name_of(l, name, "%s.%s.weight", stem, parts[0]), intermediate, hidden, &expert->gate);
+  dt_status status = load_matrix(l, name_of(l, name, stem, parts[0]), intermediate, hidden, &expert->gate);
   if (status == DT_OK) {
-    status = load_matrix(l, name_of(l, name, "%s.%s.weight", stem, parts[1]), intermediate, hidden, &expert->up);
+    status = load_matrix(l, name_of(l, name, stem, parts[1]), intermediate, hidden, &expert->up);
   }
   if (status == DT_OK) {
-    status = load_matrix(l, name_of(l, name, "%s.%s.weight", stem, parts[2]), hidden, intermediate, &expert->down);
+    status = load_matrix(l, name_of(l, name, stem, parts[2]), hidden, intermediate, &expert->down);
   }
   return status;
 }
 
-static const char *const proj_parts[3] = {"gate_proj", "up_proj", "down_proj"};
+static const char *const proj_parts[3] = {".gate_proj.weight", ".up_proj.weight", ".down_proj.weight"};
 
 /* Form 1, hub checkpoints: a tensor per expert and matrix. */
 static dt_status load_per_expert(loader *l) {
-  static const char *const mixtral_parts[3] = {"w1", "w3", "w2"};
+  static const char *const mixtral_parts[3] = {".w1.weight", ".w3.weight", ".w2.weight"};
   int is_mixtral = l->config->family == DT_FAMILY_MIXTRAL;
   for (int32_t e = 0; e < l->count; e++) {
     char stem[64];
@@ -111,10 +106,10 @@ static dt_status load_fused(loader *l) {
   int64_t E = info->experts, H = info->hidden, I = info->intermediate;
   char name[NAME];
   dt_tensor gate_up, down;
-  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.gate_up_proj"),
+  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.gate_up_proj", ""),
                                           (int64_t[]){E, 2 * I, H}, 3, DT_TYPES_FLOAT, &gate_up);
   if (status != DT_OK) return status;
-  status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.down_proj"), (int64_t[]){E, H, I}, 3,
+  status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.down_proj", ""), (int64_t[]){E, H, I}, 3,
                                 DT_TYPES_FLOAT, &down);
   if (status != DT_OK) return status;
   for (int32_t e = 0; e < l->count; e++) {
@@ -132,10 +127,10 @@ static dt_status load_gpt_oss_biases(loader *l) {
   int64_t E = info->experts, H = info->hidden, I = info->intermediate;
   char name[NAME];
   dt_tensor gate_up, down;
-  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.gate_up_proj_bias"),
+  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.gate_up_proj_bias", ""),
                                           (int64_t[]){E, 2 * I}, 2, DT_TYPES_FLOAT, &gate_up);
   if (status != DT_OK) return status;
-  status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.down_proj_bias"), (int64_t[]){E, H}, 2,
+  status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.down_proj_bias", ""), (int64_t[]){E, H}, 2,
                                 DT_TYPES_FLOAT, &down);
   if (status != DT_OK) return status;
   for (int32_t e = 0; e < l->count; e++) {
@@ -154,10 +149,10 @@ static dt_status load_gpt_oss(loader *l) {
   int64_t E = info->experts, H = info->hidden, I = info->intermediate;
   char name[NAME];
   dt_tensor gate_up, down;
-  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.gate_up_proj"),
+  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.gate_up_proj", ""),
                                           (int64_t[]){E, H, 2 * I}, 3, DT_TYPES_FLOAT, &gate_up);
   if (status != DT_OK) return status;
-  status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.down_proj"), (int64_t[]){E, I, H}, 3,
+  status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.down_proj", ""), (int64_t[]){E, I, H}, 3,
                                 DT_TYPES_FLOAT, &down);
   if (status != DT_OK) return status;
   for (int32_t e = 0; e < l->count; e++) {
@@ -173,11 +168,11 @@ static dt_status load_blocks(loader *l, const char *matrix, int64_t rows, int64_
                              dt_tensor *scales) {
   char name[NAME];
   int64_t E = l->config->info.experts;
-  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.%s_blocks", matrix),
+  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, matrix, "_blocks"),
                                           (int64_t[]){E, rows, cols / 32, 16}, 4, 1u << DT_DTYPE_U8, blocks);
   if (status != DT_OK) return status;
-  return dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "experts.%s_scales", matrix),
-                              (int64_t[]){E, rows, cols / 32}, 3, 1u << DT_DTYPE_U8, scales);
+  return dt_checkpoint_tensor(l->checkpoint, name_of(l, name, matrix, "_scales"), (int64_t[]){E, rows, cols / 32}, 3,
+                              1u << DT_DTYPE_U8, scales);
 }
 
 /* `first` in rows of the tensor. */
@@ -203,8 +198,8 @@ static dt_status load_gpt_oss_mxfp4(loader *l) {
                    l->checkpoint->folder, H, I);
   }
   dt_tensor gate_up, gate_up_scales, down, down_scales;
-  dt_status status = load_blocks(l, "gate_up_proj", 2 * I, H, &gate_up, &gate_up_scales);
-  if (status == DT_OK) status = load_blocks(l, "down_proj", H, I, &down, &down_scales);
+  dt_status status = load_blocks(l, "experts.gate_up_proj", 2 * I, H, &gate_up, &gate_up_scales);
+  if (status == DT_OK) status = load_blocks(l, "experts.down_proj", H, I, &down, &down_scales);
   if (status != DT_OK) return status;
   for (int32_t e = 0; e < l->count; e++) {
     int64_t at = (int64_t)(l->first + e) * 2 * I;
@@ -219,7 +214,7 @@ static dt_status load_gpt_oss_mxfp4(loader *l) {
 static dt_status load_experts(loader *l) {
   char name[NAME];
   int is_gpt_oss = l->config->family == DT_FAMILY_GPT_OSS, other = 0;
-  name_of(l, name, "experts.gate_up_proj%s", is_gpt_oss ? "_blocks" : "");
+  name_of(l, name, "experts.gate_up_proj", is_gpt_oss ? "_blocks" : "");
   dt_status status = dt_checkpoint_has(l->checkpoint, name, &other);
   if (status != DT_OK) return status;
   if (!is_gpt_oss) return other ? load_fused(l) : load_per_expert(l);
@@ -249,13 +244,13 @@ static dt_status load_router(loader *l, dt_router *router) {
                         .scale = config->scale};
   char name[NAME];
   dt_tensor tensor;
-  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "%s.weight", is_gpt_oss ? "router" : "gate"),
+  dt_status status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, is_gpt_oss ? "router" : "gate", ".weight"),
                                           (int64_t[]){info->experts, info->hidden}, 2, DT_TYPES_FLOAT, &tensor);
   if (status != DT_OK) return status;
   router->weight = copy_floats(l, &tensor, 0, info->experts * info->hidden, 1);
-  if (is_gpt_oss) return load_vector(l, name_of(l, name, "router.bias"), info->experts, &router->bias);
+  if (is_gpt_oss) return load_vector(l, name_of(l, name, "router.bias", ""), info->experts, &router->bias);
   if (config->family != DT_FAMILY_DEEPSEEK_V3) return DT_OK;
-  return load_vector(l, name_of(l, name, "gate.e_score_correction_bias"), info->experts, &router->correction);
+  return load_vector(l, name_of(l, name, "gate.e_score_correction_bias", ""), info->experts, &router->correction);
 }
 
 static dt_status load_shared(loader *l, dt_moe_weights *weights) {
@@ -268,7 +263,7 @@ static dt_status load_shared(loader *l, dt_moe_weights *weights) {
   if (status != DT_OK || !is_qwen) return status;
   char name[NAME];
   dt_tensor gate;
-  status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "shared_expert_gate.weight"),
+  status = dt_checkpoint_tensor(l->checkpoint, name_of(l, name, "shared_expert_gate.weight", ""),
                                 (int64_t[]){1, info->hidden}, 2, DT_TYPES_FLOAT, &gate);
   if (status == DT_OK) weights->shared_gate = copy_floats(l, &gate, 0, info->hidden, 1);
   return status;
@@ -301,7 +296,7 @@ static dt_status choose_block(loader *l) {
   dt_status status = DT_OK;
   snprintf(l->block, sizeof l->block, "model.layers.%d.mlp", l->layer);
   if (l->config->family == DT_FAMILY_MIXTRAL) {
-    status = dt_checkpoint_has(l->checkpoint, name_of(l, name, "gate.weight"), &is_mlp);
+    status = dt_checkpoint_has(l->checkpoint, name_of(l, name, "gate.weight", ""), &is_mlp);
   }
   if (!is_mlp) snprintf(l->block, sizeof l->block, "model.layers.%d.block_sparse_moe", l->layer);
   return status;

@@ -70,7 +70,8 @@ const char *dt_printable(const char *text, char *buffer, size_t bytes) {
   size_t i = 0;
   for (; text[i] && i + 1 < bytes; i++) {
     unsigned char c = (unsigned char)text[i];
-    buffer[i] = c < 0x20 || c == 0x7f ? '?' : text[i];
+    buffer[i] = text[i];
+    if (c < 0x20 || c == 0x7f) buffer[i] = '?';
   }
   buffer[i] = 0;
   return buffer;
@@ -122,7 +123,7 @@ static dt_status parse_entry(const char *path, entry *e, const json_t *value, ui
   if (!json_is_object(value)) return bad(path, e->name, "must be an object with dtype, shape and data_offsets");
   if (!json_is_string(dtype)) return bad(path, e->name, "dtype must be a string");
   size_t type = 0, type_count = sizeof types / sizeof *types;
-  while (type < type_count && strcmp(json_string_value(dtype), types[type].name)) type++;
+  while (type < type_count && strcmp(json_string_value(dtype), types[type].name) != 0) type++;
   if (type == type_count) {
     snprintf(what, sizeof what, "dtype '%s' is not one of the format (F32, BF16, F16, F8_E4M3, I64, ...)",
              dt_printable(json_string_value(dtype), text, sizeof text));
