@@ -114,23 +114,25 @@ static int bad_choice(const arg_option *option, const char *text) {
   return bad_value(option, text, allowed);
 }
 
+static void add_choice(arg_value *value, int choice) {
+  for (int i = 0; i < value->list_count; i++)
+    if (value->list[i] == choice) return;
+  if (value->list_count < ARGS_VALUES_MAX) value->list[value->list_count++] = choice;
+}
+
 static int parse_choices(const arg_option *option, const char *text, arg_value *value) {
   value->list_count = 0;
-  if (option->kind == ARG_LIST && strcmp(text, "all") == 0) {
-    for (int i = 0; option->choices[i] && i < ARGS_VALUES_MAX; i++)
-      if (strcmp(option->choices[i], "auto") != 0) value->list[value->list_count++] = i;
-    return TOOL_OK;
-  }
-  const char *at = text;
-  for (;;) {
+  for (const char *at = text;; at++) {
     size_t length = option->kind == ARG_LIST ? strcspn(at, ",") : strlen(at);
     int choice = choice_of(option, at, length);
-    if (choice < 0) return bad_choice(option, text);
-    bool seen = false;
-    for (int i = 0; i < value->list_count; i++) seen |= value->list[i] == choice;
-    if (!seen && value->list_count < ARGS_VALUES_MAX) value->list[value->list_count++] = choice;
-    if (!at[length]) return TOOL_OK;
-    at += length + 1;
+    if (choice >= 0)
+      add_choice(value, choice);
+    else if (option->kind == ARG_LIST && length == 3 && strncmp(at, "all", 3) == 0)
+      for (int i = 0; option->choices[i] && strcmp(option->choices[i], "auto") != 0; i++) add_choice(value, i);
+    else
+      return bad_choice(option, text);
+    at += length;
+    if (!*at) return TOOL_OK;
   }
 }
 

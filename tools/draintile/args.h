@@ -19,7 +19,7 @@ typedef enum arg_kind {
   ARG_TIME,   /* seconds: 9us */
   ARG_RATE,   /* bytes per second: 3.7e+11B/s */
   ARG_CHOICE, /* one of choices */
-  ARG_LIST,   /* comma-separated choices, or all of them: "all" */
+  ARG_LIST,   /* comma-separated choices; "all": those before "auto" */
   ARG_TEXT    /* a path, taken as it is */
 } arg_kind;
 

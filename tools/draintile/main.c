@@ -1,4 +1,5 @@
 /* draintile: the command over the public API of libdraintile. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,10 +11,7 @@
 
 /* A new subcommand is one file and one row here. */
 static const tool_command *const commands[] = {
-    &command_info,
-    &command_model,
-    &command_plan,
-    &command_synth,
+    &command_info, &command_model, &command_plan, &command_moe, &command_simulate, &command_synth,
 };
 
 static void print_overview(FILE *out) {
@@ -32,6 +30,7 @@ int main(int argc, char **argv) {
     print_overview(stderr);
     return TOOL_USAGE;
   }
+  signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error of the write, not the end of the process */
   int code = TOOL_OK;
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0)
     print_overview(stdout);

@@ -1,5 +1,6 @@
 #include "table.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,19 +50,28 @@ void table_cell(tool_table *table, const char *format, ...) {
   append(table, text);
 }
 
+static int put_dash(tool_table *table, double value) {
+  if (!isfinite(value)) table_cell(table, "-");
+  return !isfinite(value);
+}
+
+void table_ratio(tool_table *table, double ratio) {
+  if (!put_dash(table, ratio)) table_cell(table, "%.3f", ratio);
+}
+
 void table_time(tool_table *table, double seconds) {
   char text[32];
-  table_cell(table, "%s", dt_format_seconds(seconds, text, sizeof(text)));
+  if (!put_dash(table, seconds)) table_cell(table, "%s", dt_format_seconds(seconds, text, sizeof(text)));
 }
 
 void table_size(tool_table *table, double bytes) {
   char text[32];
-  table_cell(table, "%s", dt_format_bytes(bytes, text, sizeof(text)));
+  if (!put_dash(table, bytes)) table_cell(table, "%s", dt_format_bytes(bytes, text, sizeof(text)));
 }
 
 void table_rate(tool_table *table, double bytes_per_s) {
   char text[32];
-  table_cell(table, "%s", dt_format_bytes_per_s(bytes_per_s, text, sizeof(text)));
+  if (!put_dash(table, bytes_per_s)) table_cell(table, "%s", dt_format_bytes_per_s(bytes_per_s, text, sizeof(text)));
 }
 
 void table_print(tool_table *table, FILE *out) {

@@ -1,0 +1,346 @@
+/* draintile moe: one MoE layer of a checkpoint over rank processes, its all-to-alls hidden and measured. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <draintile/build.h>
+
+#include "log.h"
+#include "moe.h"
+
+enum { RANKS_MAX = 64 };
+
+int64_t moe_max_tokens(const moe_job *job) {
+  int64_t first, count;
+  dt_token_block(job->input.tokens, job->ranks, 0, &first, &count);
+  return count;
+}
+
+dt_moe_config moe_config_of(const moe_job *job, dt_schedule schedule) {
+  dt_moe_config config = job->config;
+  config.schedule = schedule;
+  if (!job->order_given) config.order = dt_schedule_default_order(schedule);
+  return config;
+}
+
+dt_moe_stats *moe_sample(const moe_job *job, int32_t run, int32_t repeat, int32_t rank) {
+  return &job->shared.samples[((size_t)run * (size_t)job->repeat + (size_t)repeat) * (size_t)job->ranks + (size_t)rank];
+}
+
+moe_rank_run *moe_run_of(const moe_job *job, int32_t run, int32_t rank) {
+  return &job->shared.runs[(size_t)run * (size_t)job->ranks + (size_t)rank];
+}
+
+int64_t moe_rows_between(const moe_job *job, int32_t source, int32_t rank) {
+  int32_t per_rank = job->info->experts / job->ranks;
+  const int32_t *counts = job->shared.counts + (size_t)source * (size_t)job->info->experts + rank * per_rank;
+  int64_t rows = 0;
+  for (int32_t e = 0; e < per_rank; e++) rows += counts[e];
+  return rows;
+}
+
+static int check_device(const tool_args *args) {
+  static const char *const devices[] = {"cpu", "cuda"};
+  if (args_choice(args, "device") == 0) return TOOL_OK;
+  dt_build build;
+  dt_build_info(&build);
+  struct stat status;
+  if (!build.cuda) return log_fail(TOOL_SKIPPED, "--device: %s: the CUDA parts are not in this build", devices[1]);
+  if (stat("/dev/nvidia0", &status) != 0)
+    return log_fail(TOOL_SKIPPED, "--device: %s: no such device here", devices[1]);
+  return log_fail(TOOL_SKIPPED, "--device: %s: rank processes of this command run on the CPU", devices[1]);
+}
+
+static int read_link(const tool_args *args, dt_comm_config *comm) {
+  dt_comm_config_init(comm);
+  if (args_set(args, "link-rate")) {
+    comm->link_bytes_per_s = args_number(args, "link-rate");
+    comm->link_capacity_bytes = args_number(args, "link-capacity");
+    comm->link_latency_s = args_number(args, "link-latency");
+    if (comm->link_bytes_per_s <= 0)
+      return log_fail(TOOL_USAGE, "--link-rate: \"%s\"; allowed: more than 0", args_text(args, "link-rate"));
+    if (comm->link_capacity_bytes <= 0)
+      return log_fail(TOOL_USAGE, "--link-capacity: \"%s\"; allowed: more than 0", args_text(args, "link-capacity"));
+  } else if (args_given(args, "link-capacity") || args_given(args, "link-latency")) {
+    return log_fail(TOOL_USAGE, "--link-rate: required with --link-capacity and --link-latency");
+  }
+  if (args_set(args, "timeout")) {
+    comm->timeout_s = args_number(args, "timeout");
+    comm->entry_timeout_s = comm->timeout_s;
+    if (comm->timeout_s <= 0)
+      return log_fail(TOOL_USAGE, "--timeout: \"%s\"; allowed: more than 0", args_text(args, "timeout"));
+  }
+  if (args_set(args, "entry-timeout")) comm->entry_timeout_s = args_number(args, "entry-timeout");
+  return TOOL_OK;
+}
+
+static void read_config(moe_job *job) {
+  const tool_args *args = job->args;
+  dt_moe_config *config = &job->config;
+  dt_moe_config_init(config);
+  config->dtype = job->input.dtype;
+  config->top_k = job->top_k;
+  config->max_tokens = moe_max_tokens(job);
+  config->workers = (int32_t)args_int(args, "workers");
+  config->consumers = (int32_t)args_int(args, "consumers");
+  config->layout = (dt_layout)args_choice(args, "layout");
+  job->order_given = args_set(args, "order");
+  if (job->order_given) config->order = (dt_order)args_choice(args, "order");
+  config->tile_m = (int32_t)args_int(args, "tile-m");
+  config->tile_n = (int32_t)args_int(args, "tile-n");
+  config->segment_bands = (int32_t)args_int(args, "segment-bands");
+  config->raster_bands = (int32_t)args_int(args, "raster-bands");
+  config->lead = (int32_t)args_int(args, "lead");
+  config->wave_experts = (int32_t)args_int(args, "wave-experts");
+  config->group_tasks = (int32_t)args_int(args, "group-tasks");
+  config->delay_max_us = (int32_t)(args_number(args, "delay") * 1e6);
+  config->delay_seed = config->delay_max_us ? (uint64_t)args_int(args, "delay-seed") + 1 : 0;
+}
+
+/* Everything that can be wrong with the folder, before any rank starts: each rank's tensors as well. */
+static int open_checkpoint(moe_job *job) {
+  const char *folder = args_text(job->args, "checkpoint");
+  dt_status status = dt_checkpoint_open(folder, &job->checkpoint);
+  if (status) return log_status(DT_ERR_INPUT, NULL);
+  job->info = dt_checkpoint_get_info(job->checkpoint);
+  job->layer = (int32_t)args_int(job->args, "layer");
+  job->ranks = (int32_t)args_int(job->args, "ranks");
+  if (job->layer >= job->info->layers)
+    return log_fail(TOOL_USAGE, "--layer: %d; allowed: 0 to %d", job->layer, job->info->layers - 1);
+  if (job->info->experts % job->ranks)
+    return log_fail(TOOL_USAGE, "--ranks: %d; allowed: a divisor of the %d experts of %s", job->ranks,
+                    job->info->experts, folder);
+  for (int32_t rank = 0; rank < job->ranks; rank++) {
+    dt_layer *layer;
+    status = dt_checkpoint_layer(job->checkpoint, job->layer, rank, job->ranks, &layer);
+    if (status) return log_status(status == DT_ERR_IO ? DT_ERR_INPUT : status, NULL);
+    dt_layer_free(layer);
+  }
+  return TOOL_OK;
+}
+
+static int open_output(moe_job *job) {
+  const char *path = args_text(job->args, "output");
+  struct stat status;
+  if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
+    return log_fail(TOOL_USAGE, "--output: %s: not a regular file; allowed: a new file, or one to replace", path);
+  const dt_tensor_spec spec = {
+      .name = "hidden_states", .dtype = job->input.dtype, .dims = 2, .shape = {job->input.tokens, job->input.hidden}};
+  dt_status result = dt_tensor_writer_create(path, &spec, 1, &job->writer);
+  return result ? log_status(result, NULL) : TOOL_OK;
+}
+
+/* Cuts one shared mapping into the arrays of moe_shared; the first pass only counts. */
+static size_t lay_out(const moe_job *job, moe_shared *shared, char *base) {
+  size_t at = 0, ranks = (size_t)job->ranks, tokens = (size_t)job->input.tokens, experts = (size_t)job->info->experts;
+  const struct {
+    void **field;
+    size_t bytes;
+  } parts[] = {
+      {(void **)&shared->samples, RUNS_MAX * (size_t)job->repeat * ranks * sizeof(*shared->samples)},
+      {(void **)&shared->runs, RUNS_MAX * ranks * sizeof(*shared->runs)},
+      {(void **)&shared->facts, ranks * sizeof(*shared->facts)},
+      {(void **)&shared->sent, RUNS_MAX * ranks * ranks * sizeof(*shared->sent)},
+      {(void **)&shared->counts, ranks * experts * sizeof(*shared->counts)},
+      {(void **)&shared->ids, tokens * (size_t)job->top_k * sizeof(*shared->ids)},
+      {(void **)&shared->weights, tokens * (size_t)job->top_k * sizeof(*shared->weights)},
+      {(void **)&shared->reference, job->check ? tokens * (size_t)job->input.hidden * sizeof(*shared->reference) : 0},
+      {(void **)&shared->run_count, sizeof(*shared->run_count)},
+      {(void **)&shared->schedules, RUNS_MAX * sizeof(*shared->schedules)},
+  };
+  for (size_t i = 0; i < ARGS_COUNT(parts); i++) {
+    if (base) *parts[i].field = base + at;
+    at += (parts[i].bytes + 63) / 64 * 64 + 64;
+  }
+  return at;
+}
+
+static int share_memory(moe_job *job) {
+  moe_shared *shared = &job->shared;
+  shared->bytes = lay_out(job, shared, NULL);
+  void *base = mmap(NULL, shared->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED)
+    return log_fail(TOOL_FAILED, "%zu bytes of shared memory: %s", shared->bytes, strerror(errno));
+  shared->base = base;
+  lay_out(job, shared, base);
+  const arg_value *list = args_list(job->args, "schedule");
+  *shared->run_count = 1; /* serial, the baseline of every figure */
+  for (int i = 0; i < list->list_count; i++) {
+    if (list->list[i] == SCHEDULE_AUTO)
+      job->choose = 1;
+    else if (list->list[i] != DT_SCHEDULE_SERIAL)
+      shared->schedules[(*shared->run_count)++] = list->list[i];
+  }
+  for (int32_t i = 0; i < RUNS_MAX * job->ranks; i++)
+    shared->runs[i] = (moe_rank_run){.bit_equal = 1, .worst_token = -1};
+  size_t ranks = (size_t)job->ranks;
+  job->serial_spans = calloc((size_t)(job->repeat + 1) * ranks, sizeof(*job->serial_spans));
+  job->last_spans = calloc(RUNS_MAX * ranks, sizeof(*job->last_spans));
+  return job->serial_spans && job->last_spans ? TOOL_OK : log_fail(TOOL_FAILED, "out of memory");
+}
+
+static int take_spans(void *context, int32_t rank, int32_t tag, const void *data, size_t bytes) {
+  moe_job *job = context;
+  int32_t run = tag >> 24, repeat = tag & 0xffffff;
+  moe_spans copy = {.spans = malloc(bytes + 1), .count = bytes / sizeof(dt_span)};
+  if (!copy.spans) return log_fail(TOOL_FAILED, "out of memory for the spans of rank %d", rank);
+  memcpy(copy.spans, data, bytes);
+  size_t at = (size_t)rank;
+  if (run == 0) job->serial_spans[(size_t)repeat * (size_t)job->ranks + at] = copy;
+  if (repeat == job->repeat - 1) job->last_spans[(size_t)run * (size_t)job->ranks + at] = copy;
+  return TOOL_OK;
+}
+
+/* Every rank has sent the spans of a warm serial forward: fit, price, add the choice to the runs. */
+static int decide(void *context, int32_t *answer) {
+  moe_job *job = context;
+  int32_t chosen = DT_SCHEDULE_SERIAL, *count = job->shared.run_count;
+  int code = moe_fit(job, job->repeat, job->repeat + 1);
+  if (code == TOOL_OK) code = moe_choose(job, &chosen);
+  if (code) return code;
+  for (int32_t run = 0; run < *count; run++)
+    if (job->shared.schedules[run] == chosen) {
+      *answer = *count;
+      return TOOL_OK;
+    }
+  job->shared.schedules[*count] = chosen;
+  *answer = ++*count;
+  return TOOL_OK;
+}
+
+static void tick(void *context, const rank_account *accounts) {
+  moe_job *job = context;
+  job->bar.total = (double)*job->shared.run_count * (job->repeat + 1);
+  int64_t done = atomic_load(&accounts[0].progress);
+  progress_add(&job->bar, (double)(done - job->bar_done));
+  job->bar_done = done;
+}
+
+static int run_ranks(moe_job *job) {
+  const ranks_config config = {
+      .ranks = job->ranks,
+      .timeout_s = job->comm.timeout_s,
+      .entry_timeout_s = job->comm.entry_timeout_s,
+      .context = job,
+      .run = moe_rank_main,
+      .message = take_spans,
+      .decide = decide,
+      .tick = tick,
+  };
+  progress_start(&job->bar, "layer", 1);
+  int code = ranks_run(&config);
+  progress_end(&job->bar);
+  return code;
+}
+
+/* The ranks have written every row; what is left is the parent's: prices, tables, the name of the output. */
+static int finish(moe_job *job) {
+  for (int32_t run = 0; run < RUNS_MAX; run++) job->predicted_s[run] = NAN;
+  if (job->input.tokens > 0 && moe_fit(job, 0, job->repeat) == TOOL_OK) moe_predict(job);
+  int code = moe_report(job);
+  if (code == TOOL_OK) {
+    dt_status status = dt_tensor_writer_commit(job->writer);
+    job->writer = NULL;
+    if (status) code = log_status(status, NULL);
+  }
+  const char *trace = args_text(job->args, "trace");
+  if (trace && (code == TOOL_OK || code == TOOL_CHECK_FAILED)) {
+    int written = moe_write_trace(job, trace);
+    if (code == TOOL_OK) code = written;
+  }
+  return code;
+}
+
+static void release(moe_job *job) {
+  dt_tensor_writer_discard(job->writer);
+  size_t ranks = (size_t)job->ranks, runs = job->shared.base ? (size_t)*job->shared.run_count : 0;
+  for (size_t i = ranks; job->last_spans && i < runs * ranks; i++) free(job->last_spans[i].spans);
+  for (size_t i = 0; job->serial_spans && i < (size_t)(job->repeat + 1) * ranks; i++) free(job->serial_spans[i].spans);
+  free(job->last_spans);
+  free(job->serial_spans);
+  if (job->shared.base) munmap(job->shared.base, job->shared.bytes);
+  moe_input_close(&job->input);
+  dt_checkpoint_close(job->checkpoint);
+}
+
+static int run_job(moe_job *job) {
+  const tool_args *args = job->args;
+  int code = check_device(args);
+  if (code == TOOL_OK && args_choice(args, "dedup") == 1)
+    code = log_fail(TOOL_USAGE, "--dedup: \"on\"; allowed: off on the cpu");
+  if (code == TOOL_OK) code = read_link(args, &job->comm);
+  if (code == TOOL_OK) code = open_checkpoint(job);
+  if (code == TOOL_OK) code = moe_input_open(args_text(args, "input"), job->info, &job->input);
+  if (code) return code;
+  job->top_k = job->input.top_k ? job->input.top_k : job->info->top_k;
+  job->repeat = (int32_t)args_int(args, "repeat");
+  job->check = args_set(args, "check");
+  read_config(job);
+  code = share_memory(job);
+  const arg_value *list = args_list(args, "schedule");
+  for (int i = 0; code == TOOL_OK && i < list->list_count; i++)
+    if (list->list[i] == DT_SCHEDULE_SIGNAL && job->config.consumers < 1)
+      code = log_fail(TOOL_USAGE, "--consumers: 0; allowed: 1 or more with the schedule signal");
+  if (code == TOOL_OK) code = open_output(job);
+  if (code == TOOL_OK) code = run_ranks(job);
+  return code == TOOL_OK ? finish(job) : code;
+}
+
+static int run(const tool_args *args) {
+  moe_job job = {.args = args};
+  int code = run_job(&job);
+  release(&job);
+  return code;
+}
+
+static const char *const device_names[] = {"cpu", "cuda", NULL};
+static const char *const switch_names[] = {"off", "on", NULL};
+
+static const arg_option options[] = {
+    OPT_TEXT("checkpoint", "DIR", arg_required, "Hugging Face model folder"),
+    OPT_INT("layer", "N", "0", 0, 65535, "layer of the model"),
+    OPT_TEXT("input", "FILE", arg_required,
+             "safetensors with hidden_states [T, H]; topk_ids and topk_weights [T, k] replace the router"),
+    OPT_TEXT("output", "FILE", arg_required, "safetensors to write: hidden_states [T, H], whole or absent"),
+    OPT_INT("ranks", "W", "2", 1, RANKS_MAX, "rank processes; the experts are divided evenly among them"),
+    OPT_LIST("schedule", "LIST", "signal", schedule_auto_names,
+             "schedules to run, separated by commas; serial always runs as the baseline"),
+    OPT_CHOICE("device", "DEVICE", "cpu", device_names, "where the ranks compute"),
+    OPT_FLAG("check", "compare with a float64 reference and with serial, to the bit; exit 1 if it fails"),
+    OPT_INT("repeat", "N", "5", 1, 100000, "measured runs of each schedule, interleaved, after a warm-up"),
+    OPT_RATE("link-rate", NULL, "pace each rank's link at this rate (default: memory speed)"),
+    OPT_SIZE("link-capacity", "4MiB", "bytes in flight before a sender blocks, with --link-rate"),
+    OPT_TIME("link-latency", "0", "until bytes become visible, beyond the rate, with --link-rate"),
+    OPT_INT("workers", "N", "1", 1, 1024, "computing threads of a rank"),
+    OPT_INT("consumers", "N", "1", 0, 1024, "threads of a rank that carry dispatch and segments"),
+    OPT_INT("tile-m", "M", "128", 1, 4096, "rows of a band"),
+    OPT_INT("tile-n", "N", "0", 0, 65536, "columns of a tile; 0: by the layer's sizes"),
+    OPT_CHOICE("layout", "LAYOUT", "packed", layout_names, "rows in memory"),
+    OPT_CHOICE("order", "ORDER", NULL, order_names, "band order (default: the schedule's)"),
+    OPT_INT("segment-bands", "B", "0", 0, 65536, "interior bands of a group that travel together; 0: the schedule's"),
+    OPT_INT("raster-bands", "R", "0", 0, 65536, "bands of a unit at most; 0: the schedule's"),
+    OPT_INT("group-tasks", "N", "0", 0, 1e9, "L1 tasks that a group holds at least; 0: the schedule's"),
+    OPT_INT("wave-experts", "N", "0", 0, 65536, "experts of a wave; 0: by --group-tasks"),
+    OPT_INT("lead", "D", "0", 0, 65536, "groups of L1 ahead of L2 (interleave, alternate); 0: the schedule's"),
+    OPT_CHOICE("dedup", "SWITCH", "off", switch_names,
+               "send a token once to a rank that wants it for several experts (GPUs)"),
+    OPT_FLAG("explain", "with --schedule auto: print the price of every schedule"),
+    OPT_TIME("timeout", NULL,
+             "give up a wait inside a layer after this (default 60s), and a wait for a rank to arrive (default 300s)"),
+    OPT_TIME("entry-timeout", NULL, "give up a wait for a rank to arrive after this; 0: while its process lives"),
+    OPT_TIME("delay", "0", "testing: random pauses up to this in every thread"),
+    OPT_INT("delay-seed", "S", "0", 0, 1e15, "testing: seed of the pauses"),
+    OPT_TEXT("trace", "FILE", NULL, "write the last repeat of every schedule as Chrome/Perfetto JSON"),
+    OPTION_JSON,
+};
+
+const tool_command command_moe = {
+    .name = "moe",
+    .summary = "run one MoE layer of a checkpoint over several ranks, its all-to-alls hidden, and measure it",
+    .options = options,
+    .option_count = ARGS_COUNT(options),
+    .run = run,
+};

@@ -1,0 +1,138 @@
+/* The bound that no schedule can beat on this machine: docs/command.md explains each term. */
+#include <string.h>
+#include <time.h>
+
+#include <draintile/build.h>
+#include <draintile/reference.h>
+
+#include "moe.h"
+
+enum { GEMM_REPEATS = 3, READ_REPEATS = 3 };
+
+static double now_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Stored bytes of a matrix, scales left out. */
+static double matrix_bytes(const dt_matrix *matrix) {
+  double elements = (double)matrix->rows * (double)matrix->cols;
+  return matrix->dtype == DT_DTYPE_MXFP4 ? elements / 2 : elements * (double)dt_dtype_bytes(matrix->dtype);
+}
+
+static double expert_bytes(const dt_expert *expert) {
+  return matrix_bytes(&expert->gate) + matrix_bytes(&expert->up) + matrix_bytes(&expert->down);
+}
+
+/* Reads a contiguous matrix once; returns something that depends on every byte. */
+static uint64_t read_matrix(const dt_matrix *matrix) {
+  const char *data = matrix->data;
+  size_t bytes = (size_t)matrix_bytes(matrix);
+  uint64_t sums[4] = {0}, words[4];
+  for (size_t at = 0; at + sizeof(words) <= bytes; at += sizeof(words)) {
+    memcpy(words, data + at, sizeof(words));
+    for (int i = 0; i < 4; i++) sums[i] += words[i];
+  }
+  return sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
+}
+
+static int contiguous(const dt_matrix *matrix) {
+  return matrix->col_stride == 1 && matrix->row_stride == matrix->cols;
+}
+
+/* The rate at which this rank reads the weights of its experts, all ranks reading at once. */
+static double read_rate(const dt_moe_weights *weights, const int64_t *rows) {
+  volatile uint64_t sink = 0;
+  double best = 0;
+  for (int repeat = 0; repeat < READ_REPEATS; repeat++) {
+    double begin_s = now_s(), bytes = 0;
+    for (int32_t e = 0; e < weights->experts_per_rank; e++) {
+      const dt_matrix *all[] = {&weights->experts[e].gate, &weights->experts[e].up, &weights->experts[e].down};
+      for (size_t i = 0; rows[e] > 0 && i < ARGS_COUNT(all); i++)
+        if (contiguous(all[i])) {
+          sink ^= read_matrix(all[i]);
+          bytes += matrix_bytes(all[i]);
+        }
+    }
+    double seconds = now_s() - begin_s, rate = bytes > 0 && seconds > 0 ? bytes / seconds : 0;
+    if (rate > best) best = rate;
+  }
+  return best;
+}
+
+static int64_t distinct_pairs(const moe_job *job, int32_t rank, int64_t first, int64_t count, moe_rank_facts *facts) {
+  int64_t pairs = 0;
+  int32_t per_rank = job->info->experts / job->ranks;
+  for (int64_t token = first; token < first + count; token++) {
+    uint64_t seen = 0; /* at most 64 ranks */
+    for (int32_t k = 0; k < job->top_k; k++) {
+      int32_t id = job->shared.ids[token * job->top_k + k];
+      facts->dropped_slots += id < 0;
+      if (id >= 0 && id / per_rank != rank) seen |= (uint64_t)1 << (id / per_rank);
+    }
+    pairs += __builtin_popcountll(seen);
+  }
+  return pairs;
+}
+
+int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_comm *comm) {
+  moe_rank_facts *facts = &job->shared.facts[link->rank];
+  int32_t rank = link->rank, per_rank = weights->experts_per_rank, experts = job->info->experts;
+  int64_t first, count, rows[per_rank];
+  dt_token_block(job->input.tokens, job->ranks, rank, &first, &count);
+  facts->tokens = count;
+  facts->slots = count * job->top_k;
+  facts->token_rank_pairs = distinct_pairs(job, rank, first, count, facts);
+  for (int32_t e = 0; e < per_rank; e++) {
+    rows[e] = 0;
+    for (int32_t source = 0; source < job->ranks; source++)
+      rows[e] += job->shared.counts[source * experts + rank * per_rank + e];
+    facts->flops += 6.0 * (double)rows[e] * (double)weights->hidden * (double)weights->intermediate;
+    if (rows[e] > 0) facts->weight_bytes += expert_bytes(&weights->experts[e]);
+  }
+  if (weights->shared_intermediate) {
+    facts->flops += 6.0 * (double)count * (double)weights->hidden * (double)weights->shared_intermediate;
+    facts->weight_bytes += expert_bytes(&weights->shared);
+  }
+  dt_status status = dt_comm_barrier(comm, "read probe");
+  if (!status) facts->read_bytes_per_s = read_rate(weights, rows);
+  if (!status) status = dt_comm_barrier(comm, "GEMM probe");
+  if (!status) status = dt_sgemm_rate(job->config.workers, GEMM_REPEATS, &facts->sgemm_flop_per_s);
+  link->account->secondary = status == DT_ERR_PEER;
+  return status ? rank_link_fail(link, TOOL_FAILED, "%s", dt_error_detail()) : TOOL_OK;
+}
+
+moe_limits moe_limit(const moe_job *job, double compute_alone_s) {
+  moe_limits limits = {0};
+  double flops = 0, flop_rate = 0, weight_bytes = 0, read_rates = 0, slowest_s = 0, link_bytes = 0;
+  size_t row = (size_t)job->input.hidden * dt_dtype_bytes(job->input.dtype);
+  for (int32_t rank = 0; rank < job->ranks; rank++) {
+    const moe_rank_facts *facts = &job->shared.facts[rank];
+    flops += facts->flops;
+    flop_rate += facts->sgemm_flop_per_s;
+    weight_bytes += facts->weight_bytes;
+    read_rates += facts->read_bytes_per_s;
+    if (facts->sgemm_flop_per_s > 0 && facts->flops / facts->sgemm_flop_per_s > slowest_s)
+      slowest_s = facts->flops / facts->sgemm_flop_per_s;
+    double bytes = (double)facts->token_rank_pairs;
+    for (int32_t source = 0; source < job->ranks; source++)
+      if (source != rank) bytes += (double)moe_rows_between(job, source, rank);
+    if (bytes * (double)row > link_bytes) link_bytes = bytes * (double)row;
+  }
+  /* Where the ranks share processors, one that is done early leaves its share to the others. */
+  int shared = job->ranks * job->config.workers > dt_build_processors();
+  double gemm_s = shared ? (flop_rate > 0 ? flops / flop_rate : 0) : slowest_s;
+  limits.compute_s = gemm_s < compute_alone_s ? gemm_s : compute_alone_s;
+  limits.memory_s = read_rates > 0 ? weight_bytes / read_rates : 0;
+  if (job->comm.link_bytes_per_s > 0) {
+    limits.link_s = link_bytes / job->comm.link_bytes_per_s;
+    limits.constants_s = 2 * job->comm.link_latency_s; /* the first rows to come, the last to go */
+  }
+  if (job->costs_ready) limits.constants_s += job->costs.entry_s;
+  double most = limits.compute_s;
+  if (limits.link_s > most) most = limits.link_s;
+  if (limits.memory_s > most) most = limits.memory_s;
+  limits.limit_s = most + limits.constants_s;
+  return limits;
+}
