@@ -47,7 +47,8 @@ static inline void sleep_s(double seconds) {
 
 /* An out-of-band all-gather in memory inherited through fork. */
 typedef struct meeting {
-  int32_t ranks, arrived, left;
+  int32_t ranks, arrived;
+  int32_t broken; /* the launcher saw a rank die */
   unsigned char data[RANKS_MAX][8192];
 } meeting;
 
@@ -64,7 +65,7 @@ static inline int meet_all(void *context, const void *send, void *receive, size_
   __atomic_fetch_add(&m->arrived, 1, __ATOMIC_SEQ_CST);
   double end = now_s() + 20.0;
   while (__atomic_load_n(&m->arrived, __ATOMIC_SEQ_CST) < m->ranks) {
-    if (now_s() > end) return 3;
+    if (now_s() > end || __atomic_load_n(&m->broken, __ATOMIC_SEQ_CST)) return 3;
     sleep_s(1e-4);
   }
   for (int32_t p = 0; p < m->ranks; p++) memcpy((unsigned char *)receive + (size_t)p * bytes, m->data[p], bytes);

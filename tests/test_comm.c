@@ -1,7 +1,7 @@
 /* Fabrics `local` and `shm` without pacing: data, counters, barriers, all-gather, agreement. */
 #include "comm_ranks.h"
 
-enum { THREADS = 2, ROUNDS = 150, AREA = 4096 };
+enum { THREADS = 2, ROUNDS = 400, AREA = 4096 };
 
 static uint32_t mix(uint32_t x) {
   x ^= x >> 16;

@@ -137,13 +137,13 @@ static int late_body(dt_comm *comm, void *argument) {
   dt_window *window = NULL;
   int32_t me = dt_comm_rank(comm);
   EXPECT(!dt_comm_alloc(comm, 4096, &window));
-  if (me == 1) sleep_s(0.6);
+  if (me == 1) sleep_s(0.35);
   dt_wait wait = {.phase = "counts", .counter = "counts of rank", .index = 1, .peer = 1, .entry = 1};
   if (me == 1) {
     for (int32_t p = 0; p < dt_comm_ranks(comm); p++) EXPECT(!dt_comm_signal(comm, window, p, 0, 1, 0));
   }
   EXPECT(!dt_comm_wait(comm, window, 0, 1, &wait));
-  if (me == 2) sleep_s(0.5);
+  if (me == 2) sleep_s(0.25);
   EXPECT(!dt_comm_barrier(comm, "entry"));
   EXPECT(!dt_comm_status(comm));
   return 0;
@@ -366,6 +366,70 @@ static void test_leaks(void **state) {
   assert_int_equal(count_entries("/dev/shm"), names);
 }
 
+/* A rank killed at any moment of create, alloc, traffic, gathers, barriers, frees: the others end soon, with
+ * DT_ERR_PEER. */
+static int busy_round(dt_comm *comm, int round, dt_status *status) {
+  int32_t me = dt_comm_rank(comm), ranks = dt_comm_ranks(comm), to = (me + 1) % ranks, from = (me + ranks - 1) % ranks;
+  dt_window *window = NULL;
+  int64_t words[64], all[64 * RANKS_MAX];
+  for (int i = 0; i < 64; i++) words[i] = 1000 * round + 100 * me + i;
+  if ((*status = dt_comm_alloc(comm, 4096, &window))) return 0;
+  dt_put put = {.window = window, .peer = to, .offset = 64, .src = words, .row_bytes = sizeof words, .rows = 1};
+  dt_wait wait = {.phase = "busy", .counter = "round", .index = round, .peer = from};
+  *status = dt_comm_put(comm, &put, NULL);
+  if (!*status) *status = dt_comm_signal(comm, window, to, 0, 1, 0);
+  if (!*status) *status = dt_comm_wait(comm, window, 0, 1, &wait);
+  const int64_t *own = (const int64_t *)((unsigned char *)dt_window_local(window) + 64);
+  if (!*status) EXPECT(own[63] == 1000 * round + 100 * from + 63);
+  if (!*status) *status = dt_comm_allgather(comm, words, all, sizeof words);
+  if (!*status) EXPECT(all[64 * from + 1] == 1000 * round + 100 * from + 1);
+  dt_comm_free(comm, window);
+  return 0;
+}
+
+static int busy_rank(meeting *m, int32_t rank) {
+  meeting_seat seat = {m, rank};
+  dt_comm *comm = NULL;
+  dt_status status = dt_comm_create_shm(rank, m->ranks, meet_all, &seat, NULL, &comm);
+  if (status) {
+    EXPECT(status == DT_ERR_PEER || (status == DT_ERR_SYSTEM && strstr(dt_error_detail(), "callback")));
+    return 0;
+  }
+  for (int round = 0; !status; round++) {
+    int failed = busy_round(comm, round, &status);
+    if (failed) return failed;
+  }
+  EXPECT(status == DT_ERR_PEER);
+  dt_comm_destroy(comm);
+  return 0;
+}
+
+static void test_killed_anywhere(void **state) {
+  (void)state;
+  srand(7);
+  for (int trial = 0; trial < 60; trial++) {
+    meeting *m = new_meeting(4);
+    pid_t pids[4];
+    for (int32_t p = 0; p < 4; p++) {
+      pids[p] = fork();
+      if (pids[p] == 0) _exit(busy_rank(m, p) != 0);
+    }
+    int victim = rand() % 4, status = 0;
+    sleep_s(1e-6 * (rand() % (trial % 2 ? 3000 : 30000)));
+    kill(pids[victim], SIGKILL);
+    double killed = now_s();
+    waitpid(pids[victim], NULL, 0);
+    __atomic_store_n(&m->broken, 1, __ATOMIC_SEQ_CST);
+    for (int32_t p = 0; p < 4; p++) {
+      if (p == victim) continue;
+      assert_int_equal(waitpid(pids[p], &status, 0), pids[p]);
+      assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    assert_true(now_s() - killed < 2.0);
+    munmap(m, sizeof *m);
+  }
+}
+
 /* Only touched pages take memory. */
 static int sparse_body(dt_comm *comm, void *argument) {
   (void)argument;
@@ -385,9 +449,10 @@ static void test_sparse(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_killed), cmocka_unit_test(test_stopped), cmocka_unit_test(test_late),
-      cmocka_unit_test(test_behind), cmocka_unit_test(test_aborted), cmocka_unit_test(test_left),
-      cmocka_unit_test(test_create), cmocka_unit_test(test_leaks),   cmocka_unit_test(test_sparse),
+      cmocka_unit_test(test_killed),          cmocka_unit_test(test_stopped), cmocka_unit_test(test_late),
+      cmocka_unit_test(test_behind),          cmocka_unit_test(test_aborted), cmocka_unit_test(test_left),
+      cmocka_unit_test(test_create),          cmocka_unit_test(test_leaks),   cmocka_unit_test(test_sparse),
+      cmocka_unit_test(test_killed_anywhere),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
