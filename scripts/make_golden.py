@@ -2,7 +2,7 @@
 """Makes tests/golden: small random checkpoints of every family, and what transformers computes with them.
 
 Made with Python 3.11 and
-    pip install torch==2.9.1 transformers==5.24.0 safetensors==0.8.0 numpy==2.4.1
+    pip install torch==2.9.1 transformers==5.24.0 safetensors==0.8.0 numpy==2.4.6
     python3 scripts/make_golden.py tests/golden
 
 A case is the MoE block of layer 1 of a random model, as `save_pretrained` writes it (only that block's tensors are
