@@ -301,6 +301,8 @@ static void folders_and_configurations_that_are_wrong_are_refused(void **state) 
   refuse_folder(DT_ERR_INPUT, "index.json: weight_map", folder);
   write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../../etc/passwd\"}}");
   refuse_folder(DT_ERR_INPUT, "tensor 'a'", "same folder");
+  write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":\"b/c.safetensors\"}}");
+  refuse_folder(DT_ERR_INPUT, "tensor 'a'", "same folder");
   write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":7}}");
   refuse_folder(DT_ERR_INPUT, "tensor 'a'", "same folder");
 }

@@ -212,17 +212,17 @@ static void bad_values_name_their_token(void **state) {
     f.hidden[137 * HIDDEN + 47] = bad[i];
     f.hidden[140 * HIDDEN] = NAN;
     assert_int_equal(dt_router_run(&r, DT_DTYPE_F32, f.hidden, TOKENS, f.ids, f.weights), DT_ERR_INPUT);
-    assert_non_null(strstr(dt_error_detail(), "token 137"));
+    assert_non_null(strstr(dt_error_detail(), "hidden_states: token 137 holds"));
   }
   fill(5);
   uint16_t rows[2 * HIDDEN] = {0};
   rows[HIDDEN + 3] = 0x7fc0;
   assert_int_equal(dt_router_run(&r, DT_DTYPE_BF16, rows, 2, f.ids, f.weights), DT_ERR_INPUT);
-  assert_non_null(strstr(dt_error_detail(), "token 1"));
+  assert_non_null(strstr(dt_error_detail(), "hidden_states: token 1 holds"));
   fill(5); /* finite rows whose logits overflow */
   for (int j = 0; j < HIDDEN; j++) f.hidden[2 * HIDDEN + j] = copysignf(3e38f, f.weight[4 * HIDDEN + j]);
   assert_int_equal(dt_router_run(&r, DT_DTYPE_F32, f.hidden, TOKENS, f.ids, f.weights), DT_ERR_INPUT);
-  assert_non_null(strstr(dt_error_detail(), "token 2"));
+  assert_non_null(strstr(dt_error_detail(), "logit of token 2"));
   fill(5); /* large logits are no reason for a NaN */
   for (int j = 0; j < HIDDEN; j++) f.hidden[j] *= 1e4f;
   assert_int_equal(dt_router_run(&r, DT_DTYPE_F32, f.hidden, 1, f.ids, f.weights), DT_OK);
