@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "core/random.h"
+
 static char directory[] = "/tmp/dt-platform-XXXXXX";
 
 static const char *in_directory(const char *name) {
@@ -228,6 +230,39 @@ static void truncated_anywhere(void **state) {
   free(text);
 }
 
+/* Bytes changed at random: refused or read, never a crash (run with the address sanitizer), never NaN. */
+static void damaged_anywhere(void **state) {
+  (void)state;
+  dt_random random = {31};
+  dt_platform *platform = make_platform();
+  assert_int_equal(dt_platform_save(platform, in_directory("a.json")), DT_OK);
+  dt_platform_destroy(platform);
+  size_t length, read = 0;
+  char *text = slurp(in_directory("a.json"), &length), *changed = malloc(length);
+  static const char alphabet[] = "0123456789-+.eE\"{}[]:,\\nutrue \x01\xff";
+  for (int round = 0; round < 4000; round++) {
+    memcpy(changed, text, length);
+    int changes = 1 + (int)dt_random_below(&random, 3);
+    for (int i = 0; i < changes; i++)
+      changed[dt_random_below(&random, length)] = alphabet[dt_random_below(&random, sizeof alphabet - 1)];
+    write_text(changed, length);
+    platform = NULL;
+    dt_status status = dt_platform_load(in_directory("bad.json"), &platform);
+    if (status) {
+      assert_int_equal(status, DT_ERR_INPUT);
+      assert_null(platform);
+      continue;
+    }
+    read++;
+    for (size_t i = 0; i < dt_platform_constant_count(platform); i++)
+      assert_int_equal(dt_platform_constant_check(dt_platform_constant_at(platform, i)), DT_OK);
+    dt_platform_destroy(platform);
+  }
+  assert_true(read > 100 && read < 3900); /* both happen */
+  free(changed);
+  free(text);
+}
+
 static void provenance(void **state) {
   (void)state;
   dt_platform_constant good = constant("t0_s", 1e-6, 1e-7), bad;
@@ -363,9 +398,11 @@ static void save_fails_whole(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(round_trip),  cmocka_unit_test(bad_files_name_the_field), cmocka_unit_test(truncated_anywhere),
-      cmocka_unit_test(provenance),  cmocka_unit_test(setting_again_replaces),   cmocka_unit_test(interpolation),
-      cmocka_unit_test(burst_model), cmocka_unit_test(simulator_costs),          cmocka_unit_test(save_fails_whole),
+      cmocka_unit_test(round_trip),         cmocka_unit_test(bad_files_name_the_field),
+      cmocka_unit_test(truncated_anywhere), cmocka_unit_test(damaged_anywhere),
+      cmocka_unit_test(provenance),         cmocka_unit_test(setting_again_replaces),
+      cmocka_unit_test(interpolation),      cmocka_unit_test(burst_model),
+      cmocka_unit_test(simulator_costs),    cmocka_unit_test(save_fails_whole),
   };
   return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -411,6 +411,28 @@ static void no_tokens_no_time(void **state) {
   assert_near(total(&w), w.costs.plan_s + 3 * w.costs.barrier_s);
 }
 
+/* Zeros mean the executor's defaults. */
+static void defaults_of_the_plan(void **state) {
+  (void)state;
+  for (int s = DT_SCHEDULE_SERIAL; s <= DT_SCHEDULE_ALTERNATE; s++) {
+    world w;
+    world_init(&w, 2, 3);
+    random_counts(&w, 29, 90);
+    usual_costs(&w.costs);
+    w.config.workers = 2;
+    w.config.consumers = 1;
+    w.config.plan.columns_1 = w.config.plan.columns_2 = 3;
+    set_schedule(&w, (dt_schedule)s);
+    dt_plan_config *plan = &w.config.plan;
+    plan->segment_bands = plan->raster_bands = plan->lead = plan->group_tasks = 0;
+    double zeros = total(&w);
+    plan->segment_bands = plan->lead = 1;
+    plan->raster_bands = 8;
+    plan->group_tasks = s == DT_SCHEDULE_WAVE ? 12 : 4;
+    assert_true(zeros == total(&w));
+  }
+}
+
 /* Where the link is slow, hiding pays; auto must find the least of what it priced. */
 static void auto_takes_the_least(void **state) {
   (void)state;
@@ -475,6 +497,7 @@ int main(void) {
       cmocka_unit_test(faster_links_never_hurt_one_worker),
       cmocka_unit_test(traces_nest),
       cmocka_unit_test(no_tokens_no_time),
+      cmocka_unit_test(defaults_of_the_plan),
       cmocka_unit_test(auto_takes_the_least),
       cmocka_unit_test(bad_arguments_name_the_field),
   };

@@ -56,8 +56,8 @@ dt_status dt_sim_costs_to_platform(const dt_sim_costs *costs, int64_t n, const c
 typedef struct dt_sim_config {
   size_t size;                /* sizeof, set by dt_sim_config_init */
   dt_plan_config plan;        /* all ranks are simulated: rank is ignored, and so are reduce_blocks and (but for being
-                                 0 or not) shared_blocks, which follow from the tokens. lead and group_tasks 0: the
-                                 schedule's default */
+                                 0 or not) shared_blocks, which follow from the tokens. segment_bands, raster_bands,
+                                 lead and group_tasks 0: as the CPU executor's defaults */
   int32_t workers, consumers; /* threads of each rank; consumers carry dispatch and segments, 0: workers do */
   int64_t row_in_bytes;       /* a dispatched row: H * sizeof(dtype) */
   int64_t row_out_bytes;      /* a combined row */
