@@ -143,7 +143,8 @@ void dt_host_describe(const dt_comm *comm, uint64_t suspects, uint64_t now_ns, c
   text[0] = '\0';
   for (int32_t p = 0; p < comm->ranks && used + 1 < size; p++) {
     if (!(suspects >> p & 1) || p == comm->rank) continue;
-    char state = host->pidfds[p] >= 0 ? dt_process_state(host->pids[p], NULL) : 0, what[192];
+    char state = 'R', what[192];
+    if (host->pidfds[p] >= 0) state = dt_process_state(host->pids[p], NULL);
     if (is_dead(host, p)) {
       snprintf(what, sizeof what, "dead");
     } else if (has_left(host, p)) {

@@ -17,6 +17,10 @@ typedef struct local_piece {
   int32_t references;
 } local_piece;
 
+typedef struct local_window {
+  local_piece *pieces[DT_MAX_RANKS];
+} local_window;
+
 /* Shared by the endpoints; the last to be destroyed frees it. */
 typedef struct local_group {
   pthread_mutex_t lock; /* guards pieces, references */
@@ -83,8 +87,8 @@ static void release_pieces(local_group *group, local_piece **pieces, int32_t ran
 /* When a barrier fails the group is aborted: what it leaves is unmapped with the group. */
 static dt_status local_alloc(dt_comm *comm, dt_window *window) {
   local_group *group = group_of(comm);
-  local_piece **pieces = calloc((size_t)comm->ranks, sizeof *pieces);
-  if (!pieces) {
+  local_window *local = calloc(1, sizeof *local);
+  if (!local) {
     dt_comm_abort(comm, DT_ERR_MEMORY, "no memory for a window");
     return dt_fail(DT_ERR_MEMORY, "window of %d pieces", comm->ranks);
   }
@@ -92,30 +96,31 @@ static dt_status local_alloc(dt_comm *comm, dt_window *window) {
   dt_status status = dt_host_barrier(comm, "alloc");
   int32_t failed = -1;
   for (int32_t p = 0; p < comm->ranks && !status; p++) {
-    pieces[p] = group->slots[p];
-    if (!pieces[p]) {
+    local_piece *piece = local->pieces[p] = group->slots[p];
+    if (!piece) {
       failed = p;
       continue;
     }
-    window->pieces[p] = pieces[p]->memory;
-    window->bytes[p] = pieces[p]->bytes;
+    window->pieces[p] = piece->memory;
+    window->bytes[p] = piece->bytes;
   }
   if (!status) status = dt_host_barrier(comm, "alloc");
   if (!status && failed >= 0) {
-    release_pieces(group, pieces, comm->ranks);
+    release_pieces(group, local->pieces, comm->ranks);
     status = dt_fail(DT_ERR_MEMORY, "window: rank %d has no memory for its piece", failed);
   }
   if (status) {
-    free(pieces);
+    free(local);
     return status;
   }
-  window->state = pieces;
+  window->state = local;
   return DT_OK;
 }
 
 static void local_free(dt_comm *comm, dt_window *window) {
-  release_pieces(group_of(comm), window->state, comm->ranks);
-  free(window->state);
+  local_window *local = window->state;
+  release_pieces(group_of(comm), local->pieces, comm->ranks);
+  free(local);
 }
 
 static void release_group(local_group *group) {
