@@ -364,6 +364,11 @@ static void writers_refuse_bad_requests(void **state) {
   dt_tensor_spec spec = {"output", DT_DTYPE_F32, 1, {4}};
   assert_int_equal(dt_tensor_writer_create(at("no/such/folder"), &spec, 1, &writer), DT_ERR_IO);
   assert_non_null(strstr(dt_error_detail(), at("no/such/folder")));
+  static const char *const no_files[] = {"/dev/null", "/dev/full", "/tmp"};
+  for (int i = 0; i < 3; i++) { /* never replaced by a file */
+    assert_int_equal(dt_tensor_writer_create(no_files[i], &spec, 1, &writer), DT_ERR_IO);
+    assert_non_null(strstr(dt_error_detail(), no_files[i]));
+  }
   spec.dtype = DT_DTYPE_MXFP4;
   assert_int_equal(dt_tensor_writer_create(at("x"), &spec, 1, &writer), DT_ERR_ARGUMENT);
   spec = (dt_tensor_spec){"output", DT_DTYPE_F32, 2, {INT64_C(1) << 40, INT64_C(1) << 40}};

@@ -200,11 +200,19 @@ static dt_tensor_writer *new_writer(const char *path) {
   return NULL;
 }
 
+/* A rename would replace a device or a pipe by a file. */
+static dt_status check_target(const char *path) {
+  struct stat about;
+  if (stat(path, &about) || S_ISREG(about.st_mode)) return DT_OK;
+  return dt_fail(DT_ERR_IO, "%s: exists and is not a regular file; it cannot be replaced", path);
+}
+
 dt_status dt_tensor_writer_create(const char *path, const dt_tensor_spec *tensors, size_t count,
                                   dt_tensor_writer **out) {
   char *header = NULL;
   uint64_t data_bytes = 0;
-  dt_status status = make_header(tensors, count, &header, &data_bytes);
+  dt_status status = check_target(path);
+  if (status == DT_OK) status = make_header(tensors, count, &header, &data_bytes);
   if (status != DT_OK) return status;
   dt_tensor_writer *writer = new_writer(path);
   if (!writer) {
