@@ -87,38 +87,19 @@ dt_status dt_tell_peers(dt_thread *thread, int64_t position) {
   return DT_OK;
 }
 
-static void copy_own_rows(dt_moe *moe, const dt_dispatch *dispatch) {
-  unsigned char *to = (unsigned char *)dt_window_local(moe->dispatch) + (size_t)dispatch->row * moe->row_bytes;
-  const unsigned char *from = moe->input->hidden;
-  const int32_t *tokens = moe->token_of_row + dispatch->src_row;
-  for (int32_t i = 0; i < dispatch->rows; i++)
-    memcpy(to + (size_t)i * moe->row_bytes, from + (size_t)tokens[i] * moe->row_bytes, moe->row_bytes);
-}
-
 static dt_status put_dispatch(dt_thread *thread, int32_t index, const dt_dispatch *dispatch, uint64_t *visible_ns) {
   dt_moe *moe = thread->moe;
-  *visible_ns = 0;
-  if (dispatch->peer != moe->rank) {
-    dt_put put = {.window = moe->dispatch,
-                  .peer = dispatch->peer,
-                  .offset = (size_t)dispatch->row * moe->row_bytes,
-                  .dst_stride = moe->row_bytes,
-                  .src = moe->input->hidden,
-                  .src_stride = moe->row_bytes,
-                  .src_index = moe->token_of_row + dispatch->src_row,
-                  .row_bytes = moe->row_bytes,
-                  .rows = dispatch->rows,
-                  .backlog_limit_bytes = moe->dispatch_backlog_bytes};
-    return dt_carry_put(thread, &put, DT_SPAN_DISPATCH, index, -1, visible_ns);
-  }
-  uint64_t begin = dt_now_ns();
-  dt_delay(thread);
-  copy_own_rows(moe, dispatch);
-  dt_span *span = dt_span_add(thread, DT_SPAN_DISPATCH, begin, dt_now_ns());
-  span->index = index;
-  span->peer = moe->rank;
-  span->rows = dispatch->rows;
-  return DT_OK;
+  dt_put put = {.window = moe->dispatch,
+                .peer = dispatch->peer,
+                .offset = (size_t)dispatch->row * moe->row_bytes,
+                .dst_stride = moe->row_bytes,
+                .src = moe->input->hidden,
+                .src_stride = moe->row_bytes,
+                .src_index = moe->token_of_row + dispatch->src_row,
+                .row_bytes = moe->row_bytes,
+                .rows = dispatch->rows,
+                .backlog_limit_bytes = moe->dispatch_backlog_bytes};
+  return dt_carry_put(thread, &put, DT_SPAN_DISPATCH, index, -1, visible_ns);
 }
 
 static dt_status signal_arrival(dt_thread *thread, const dt_dispatch *dispatch, uint64_t visible_ns) {
@@ -130,6 +111,15 @@ static dt_status signal_arrival(dt_thread *thread, const dt_dispatch *dispatch, 
 dt_status dt_dispatch_one(dt_thread *thread, int32_t index) {
   const dt_dispatch *dispatch = &thread->moe->plan->dispatch[index];
   uint64_t visible_ns = 0;
+  /* Own rows stay where they are: L1 reads them from the input. The span says that this costs nothing. */
+  if (dispatch->peer == thread->moe->rank) {
+    uint64_t now = dt_now_ns();
+    dt_span *span = dt_span_add(thread, DT_SPAN_DISPATCH, now, now);
+    span->index = index;
+    span->peer = dispatch->peer;
+    span->rows = dispatch->rows;
+    return DT_OK;
+  }
   if (thread->moe->config.publish_early) {
     dt_status status = signal_arrival(thread, dispatch, 0);
     dt_delay(thread);
@@ -144,7 +134,7 @@ dt_status dt_dispatch_run(dt_thread *thread) {
   while (!atomic_load_explicit(&moe->failed, memory_order_relaxed)) {
     int64_t ticket = atomic_fetch_add_explicit(&moe->carry_ticket, 1, memory_order_relaxed);
     if (ticket >= moe->plan->dispatch_tasks) return DT_OK;
-    dt_status status = dt_dispatch_one(thread, moe->dispatch_order[ticket]);
+    dt_status status = dt_dispatch_one(thread, moe->plan->tasks[ticket].index);
     if (status) return status;
   }
   return dt_layer_error(moe);

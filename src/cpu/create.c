@@ -136,10 +136,10 @@ static int32_t choose_tile_n(const dt_moe_weights *weights) {
   return (int32_t)(n < widest ? n : widest);
 }
 
-static void resolve_schedule(dt_moe_config *config) {
+static void resolve_schedule(dt_moe_config *config, int64_t hidden) {
   if ((int32_t)config->order < 0) config->order = dt_schedule_default_order(config->schedule);
   if (!config->segment_bands) config->segment_bands = 1;
-  if (!config->raster_bands) config->raster_bands = DT_A_PANELS;
+  if (!config->raster_bands) config->raster_bands = dt_panels_kept(config->tile_m, hidden);
   if (!config->lead) config->lead = 1;
   /* In waves of workers, as design.md gives them: 6 for wave, 2 for what interleaves. */
   if (!config->group_tasks) config->group_tasks = config->workers * (config->schedule == DT_SCHEDULE_WAVE ? 6 : 2);
@@ -207,7 +207,6 @@ static void release_local(dt_moe *moe) {
   dt_pages_free(moe->slot_of_row, slots);
   dt_pages_free(moe->token_of_row, slots);
   dt_plan_destroy(moe->plan);
-  free(moe->dispatch_order);
   free(moe->counts);
   free(moe->headers);
   free(moe->last_task);
@@ -261,7 +260,7 @@ dt_status dt_moe_create(dt_comm *comm, const dt_moe_config *config, const dt_moe
   moe->element = dt_dtype_bytes(config->dtype);
   moe->row_bytes = (size_t)moe->hidden * moe->element;
   if (!moe->config.tile_n) moe->config.tile_n = choose_tile_n(weights);
-  resolve_schedule(&moe->config);
+  resolve_schedule(&moe->config, moe->hidden);
   size_layer(moe);
   status = allocate_windows(moe);
   if (!status) {
@@ -315,7 +314,7 @@ dt_status dt_moe_set_schedule(dt_moe *moe, const dt_moe_config *config) {
   next.publish_early = config->publish_early;
   status = check_schedule(&next);
   if (status) return status;
-  resolve_schedule(&next);
+  resolve_schedule(&next, moe->hidden);
   moe->config = next;
   return DT_OK;
 }

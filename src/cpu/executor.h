@@ -6,7 +6,7 @@
  *   spans.c    the trace                                   kernels.c  loops
  *
  * Happens-before edges (the counters are dt_comm_signal, a release, and dt_comm_wait, an acquire):
- *   put of dispatch rows   -> arrival[band] at the peer      -> L1 of the band
+ *   put of dispatch rows   -> arrival[band] at the peer      -> L1 of the band (of its remote rows)
  *   act rows of an L1 tile -> tiles_1[band]                  -> L2 of the band
  *   Y rows of an L2 tile   -> tiles_2[band]                  -> the segments that the band's rows are in (signal)
  *   own combine rows of L2 -> tiles_2_all                    -> reduction
@@ -40,7 +40,7 @@ typedef enum dt_job {
 
 /* The counters of one bank, by kind; their places are the same on every rank. */
 typedef enum dt_counter_kind {
-  DT_COUNTER_ARRIVAL,     /* by band: rows that dispatch has brought */
+  DT_COUNTER_ARRIVAL,     /* by band: rows that the peers' dispatch has brought */
   DT_COUNTER_TILES_1,     /* by band: L1 tiles done */
   DT_COUNTER_TILES_2,     /* by band: L2 tiles done */
   DT_COUNTER_SHARED,      /* by token block */
@@ -124,9 +124,7 @@ struct dt_moe {
   dt_plan *plan;
   const dt_moe_input *input;
   void *output;
-  int64_t *last_task;      /* [ranks]: last L2 task, or segment of segment_order, with rows for the peer; -1: none */
-  int32_t *dispatch_order; /* D tasks as consumers take them */
-  int32_t dispatch_capacity;
+  int64_t *last_task; /* [ranks]: last L2 task, or segment of segment_order, with rows for the peer; -1: none */
   double dispatch_backlog_bytes;
   int64_t reduce_first; /* first R task */
   dt_span *spans;       /* of the last layer, all threads */
@@ -184,6 +182,7 @@ dt_status dt_bank_add(dt_thread *thread, dt_counter_kind kind, int64_t index, ui
 dt_status dt_bank_wait(dt_thread *thread, dt_counter_kind kind, int64_t index, uint32_t target, int32_t peer);
 
 /* panels.c */
+int32_t dt_panels_kept(int32_t tile_m, int64_t hidden); /* bands; a unit of more would be read again every column */
 dt_status dt_panels_create(dt_thread *thread);
 void dt_panels_destroy(dt_thread *thread);
 void dt_panels_reset(dt_thread *thread); /* the rows of the last layer are stale */

@@ -33,7 +33,7 @@ static dt_status wait_counter(dt_moe *moe, dt_counter_kind kind, int64_t index, 
 static dt_status await_arrivals(dt_moe *moe) {
   for (int32_t i = 0; i < moe->plan->band_count; i++) {
     dt_wait wait = {.phase = "dispatch", .counter = "arrival of band", .index = i, .peer = -1};
-    dt_status status = wait_counter(moe, DT_COUNTER_ARRIVAL, i, (uint32_t)moe->plan->bands[i].rows, &wait);
+    dt_status status = wait_counter(moe, DT_COUNTER_ARRIVAL, i, (uint32_t)moe->plan->bands[i].remote_rows, &wait);
     if (status) return status;
   }
   return DT_OK;
@@ -194,30 +194,6 @@ static void find_last_tasks(dt_moe *moe) {
   }
 }
 
-/* Consumers fill the link before they copy this rank's own rows: the copies then pass while the link drains. As many
- * remote tasks go first as are sure not to block. */
-static dt_status order_dispatch(dt_moe *moe) {
-  const dt_plan *plan = moe->plan;
-  int32_t count = (int32_t)plan->dispatch_tasks, own = 0, head = 0, out = 0;
-  if (count > moe->dispatch_capacity) {
-    free(moe->dispatch_order);
-    moe->dispatch_capacity = 0;
-    moe->dispatch_order = malloc((size_t)count * sizeof(int32_t));
-    if (!moe->dispatch_order) return dt_fail(DT_ERR_MEMORY, "dispatch: out of memory for %d tasks", count);
-    moe->dispatch_capacity = count;
-  }
-  double free_bytes = moe->comm->config.link_bytes_per_s > 0 ? moe->comm->config.link_capacity_bytes / 2 : 0;
-  while (own < count && plan->dispatch[plan->tasks[own].index].peer == moe->rank) own++;
-  for (; own + head < count; head++) {
-    free_bytes -= (double)plan->dispatch[plan->tasks[own + head].index].rows * (double)moe->row_bytes;
-    if (free_bytes < 0) break;
-  }
-  for (int32_t i = 0; i < head; i++) moe->dispatch_order[out++] = plan->tasks[own + i].index;
-  for (int32_t i = 0; i < own; i++) moe->dispatch_order[out++] = plan->tasks[i].index;
-  for (int32_t i = own + head; i < count; i++) moe->dispatch_order[out++] = plan->tasks[i].index;
-  return DT_OK;
-}
-
 static dt_status prepare_threads(dt_moe *moe) {
   for (int32_t i = 0; i < moe->thread_count; i++) {
     dt_thread *thread = &moe->threads[i];
@@ -242,8 +218,7 @@ static dt_status prepare_layer(dt_moe *moe) {
   /* Dispatch leaves half of the link's buffer to direct stores, which would stall a worker; nothing else competes. */
   moe->dispatch_backlog_bytes =
       dt_schedule_stores_direct(moe->config.schedule) ? moe->comm->config.link_capacity_bytes / 2 : 0;
-  status = order_dispatch(moe);
-  return status ? status : prepare_threads(moe);
+  return prepare_threads(moe);
 }
 
 static dt_status run_tickets(dt_moe *moe, dt_job job, int64_t first, int64_t end) {

@@ -1,5 +1,6 @@
-/* Rows and weights as float32. What already is float32 is used where it lies; the rest is widened once and kept while
- * consecutive tasks of this worker need it: the raster order of a unit makes that the common case. */
+/* Rows and weights as float32. Float32 that lies in one piece is used there; the rest is widened once and kept while
+ * consecutive tasks of this worker need it: the raster order of a unit makes that the common case. Rows of this rank's
+ * own tokens come straight from the input: nothing dispatches them. */
 #include "cpu/executor.h"
 
 #include <stdlib.h>
@@ -7,8 +8,8 @@
 #include "core/error.h"
 #include "cpu/kernels.h"
 
-/* Bytes of widened bands a worker keeps at most. */
-static const int64_t A_BUDGET_BYTES = 12 << 20;
+/* Bytes of bands a worker keeps at most. */
+static const int64_t A_BUDGET_BYTES = 16 << 20;
 
 static int64_t larger(int64_t a, int64_t b) {
   return a > b ? a : b;
@@ -32,11 +33,15 @@ static sizes panel_sizes(const dt_moe *moe) {
   };
 }
 
+int32_t dt_panels_kept(int32_t tile_m, int64_t hidden) {
+  int64_t panels = A_BUDGET_BYTES / (tile_m * hidden * (int64_t)sizeof(float));
+  return (int32_t)(panels < 1 ? 1 : panels > DT_A_PANELS ? DT_A_PANELS : panels);
+}
+
 dt_status dt_panels_create(dt_thread *thread) {
   const sizes s = panel_sizes(thread->moe);
   bool ok = true;
-  int64_t panels = A_BUDGET_BYTES / (int64_t)s.a;
-  thread->a_count = (int32_t)(panels < 1 ? 1 : panels > DT_A_PANELS ? DT_A_PANELS : panels);
+  thread->a_count = dt_panels_kept(thread->moe->config.tile_m, thread->moe->hidden);
   for (int32_t i = 0; i < thread->a_count; i++) ok &= (thread->a[i].rows = dt_pages_alloc(s.a)) != NULL;
   for (int i = 0; i < 3; i++) ok &= (thread->b[i].rows = dt_pages_alloc(s.b[i])) != NULL;
   ok &= (thread->gate = dt_pages_alloc(s.tile)) != NULL;
@@ -64,18 +69,38 @@ void dt_panels_reset(dt_thread *thread) {
   for (int32_t i = 0; i < thread->a_count; i++) thread->a[i].band = -1;
 }
 
+static const unsigned char *dispatched_row(const dt_moe *moe, int64_t row) {
+  return (const unsigned char *)dt_window_local(moe->dispatch) + (size_t)row * moe->row_bytes;
+}
+
+static void fill_panel(const dt_moe *moe, const dt_band *band, float *rows) {
+  const unsigned char *hidden = moe->input->hidden;
+  for (int32_t i = 0; i < band->parts; i++) {
+    const dt_part *part = &moe->plan->parts[band->first_part + i];
+    float *to = rows + (part->row - band->row) * moe->hidden;
+    if (part->owner != moe->rank) {
+      dt_widen_row(moe->config.dtype, dispatched_row(moe, part->row), part->rows * moe->hidden, to);
+      continue;
+    }
+    for (int32_t j = 0; j < part->rows; j++) {
+      size_t token = (size_t)moe->token_of_row[part->dst_row + j];
+      dt_widen_row(moe->config.dtype, hidden + token * moe->row_bytes, moe->hidden, to + j * moe->hidden);
+    }
+  }
+}
+
 const float *dt_panel_a(dt_thread *thread, const dt_band *band, int32_t index, int64_t *stride) {
   const dt_moe *moe = thread->moe;
-  const unsigned char *rows = (unsigned char *)dt_window_local(moe->dispatch) + (size_t)band->row * moe->row_bytes;
   *stride = moe->hidden;
-  if (moe->config.dtype == DT_DTYPE_F32) return (const float *)(const void *)rows;
+  if (moe->config.dtype == DT_DTYPE_F32 && band->remote_rows == band->rows)
+    return (const float *)(const void *)dispatched_row(moe, band->row);
   for (int32_t i = 0; i < thread->a_count; i++) {
     if (thread->a[i].band == index) return thread->a[i].rows;
   }
   dt_a_panel *panel = &thread->a[thread->a_next];
   thread->a_next = (thread->a_next + 1) % thread->a_count;
   panel->band = index;
-  dt_widen_row(moe->config.dtype, rows, band->rows * moe->hidden, panel->rows);
+  fill_panel(moe, band, panel->rows);
   return panel->rows;
 }
 

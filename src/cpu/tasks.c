@@ -23,7 +23,7 @@ static int64_t tile_columns(const dt_moe *moe, int32_t column, int64_t width, in
   return width - *first < moe->config.tile_n ? width - *first : moe->config.tile_n;
 }
 
-/* The one rank whose rows the band awaits; -1 if there are several, or none but this one. */
+/* The one rank whose rows the band awaits; -1 if there are several. */
 static int32_t awaited_rank(const dt_moe *moe, const dt_band *band) {
   int32_t peer = -1;
   for (int32_t i = 0; i < band->parts; i++) {
@@ -56,8 +56,10 @@ static dt_status run_l1(dt_thread *thread, const dt_task *task) {
   dt_moe *moe = thread->moe;
   const dt_band *band = &moe->plan->bands[task->index];
   const dt_expert *expert = &moe->weights->experts[band->expert];
-  dt_status status =
-      dt_bank_wait(thread, DT_COUNTER_ARRIVAL, task->index, (uint32_t)band->rows, awaited_rank(moe, band));
+  dt_status status = DT_OK;
+  if (band->remote_rows)
+    status =
+        dt_bank_wait(thread, DT_COUNTER_ARRIVAL, task->index, (uint32_t)band->remote_rows, awaited_rank(moe, band));
   if (status) return status;
   int64_t first, stride, columns = tile_columns(moe, task->column, moe->intermediate, &first);
   const float *a = dt_panel_a(thread, band, task->index, &stride);
