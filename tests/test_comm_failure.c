@@ -130,6 +130,41 @@ static void test_stopped(void **state) {
   stop_and_expect(AT_BARRIER);
 }
 
+/* The whole job stopped and continued (a shell's Ctrl-Z): that time does not count against the peers. */
+static int pause_body(dt_comm *comm, void *argument) {
+  (void)argument;
+  dt_window *window = NULL;
+  EXPECT(!dt_comm_alloc(comm, 4096, &window));
+  dt_wait wait = {.phase = "pause", .counter = "word of rank", .index = 1, .peer = 1};
+  if (dt_comm_rank(comm) == 0) EXPECT(!dt_comm_wait(comm, window, 0, 1, &wait));
+  for (int i = 0; i < 15 && dt_comm_rank(comm) == 1; i++) sleep_s(0.04);
+  if (dt_comm_rank(comm) == 1) EXPECT(!dt_comm_signal(comm, window, 0, 0, 1, 0));
+  return 0;
+}
+
+static void test_paused_together(void **state) {
+  (void)state;
+  dt_comm_config config;
+  dt_comm_config_init(&config);
+  config.timeout_s = 1.2;
+  meeting *m = new_meeting(2);
+  pid_t pids[2];
+  for (int32_t p = 0; p < 2; p++) {
+    pids[p] = fork();
+    if (pids[p] == 0) run_shm_rank(m, p, 2, &config, pause_body, NULL);
+  }
+  sleep_s(0.2);
+  for (int32_t p = 0; p < 2; p++) kill(pids[p], SIGSTOP);
+  sleep_s(1.8);
+  for (int32_t p = 0; p < 2; p++) kill(pids[p], SIGCONT);
+  for (int32_t p = 0; p < 2; p++) {
+    int status = 0;
+    waitpid(pids[p], &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  munmap(m, sizeof *m);
+}
+
 /* cases.md 2, scaled: a rank later than the layer's time-out is fine at an entry wait, with a long entry time-out or
  * with none. */
 static int late_body(dt_comm *comm, void *argument) {
@@ -449,10 +484,10 @@ static void test_sparse(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_killed),          cmocka_unit_test(test_stopped), cmocka_unit_test(test_late),
-      cmocka_unit_test(test_behind),          cmocka_unit_test(test_aborted), cmocka_unit_test(test_left),
-      cmocka_unit_test(test_create),          cmocka_unit_test(test_leaks),   cmocka_unit_test(test_sparse),
-      cmocka_unit_test(test_killed_anywhere),
+      cmocka_unit_test(test_killed), cmocka_unit_test(test_stopped),         cmocka_unit_test(test_paused_together),
+      cmocka_unit_test(test_late),   cmocka_unit_test(test_behind),          cmocka_unit_test(test_aborted),
+      cmocka_unit_test(test_left),   cmocka_unit_test(test_create),          cmocka_unit_test(test_leaks),
+      cmocka_unit_test(test_sparse), cmocka_unit_test(test_killed_anywhere),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
