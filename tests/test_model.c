@@ -66,7 +66,7 @@ static void sequence_vectors(void **state) {
     json_t *list = json_object_get(c, "bursts"), *expect = json_object_get(c, "expect");
     size_t count = json_array_size(list);
     dt_burst bursts[64];
-    double issue[64], backlog[64];
+    double issue[64] = {0}, backlog[64] = {0};
     assert_in_range(count, 1, 64);
     json_array_foreach(list, j, b) bursts[j] =
         (dt_burst){number(b, "burst_bytes"), number(b, "t0_s"), number(b, "gap_s")};

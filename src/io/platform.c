@@ -122,7 +122,7 @@ dt_status dt_platform_set_constant(dt_platform *platform, const dt_platform_cons
 static dt_status copy_points(const dt_platform_table *from, owned_table *to) {
   size_t total = 0, at = 0;
   for (size_t i = 0; i < from->point_count; i++) total += from->points[i].sample_count;
-  to->points = malloc(from->point_count * sizeof *to->points);
+  to->points = malloc((from->point_count + 1) * sizeof *to->points);
   to->samples = malloc((total + 1) * sizeof *to->samples);
   if (!to->points || !to->samples) return no_memory();
   for (size_t i = 0; i < from->point_count; i++) {
@@ -164,7 +164,7 @@ static dt_status copy_table(const dt_platform_table *from, owned_table *to) {
   return DT_OK;
 }
 
-static int same_label(const char *a, const char *b) {
+static int same_text(const char *a, const char *b) {
   return strcmp(a ? a : "", b ? b : "") == 0;
 }
 
@@ -173,8 +173,8 @@ dt_status dt_platform_add_table(dt_platform *platform, const dt_platform_table *
   if (status) return status;
   for (size_t i = 0; i < platform->table_count; i++) {
     const dt_platform_table *other = &platform->tables[i].view;
-    if (strcmp(other->name, table->name) == 0 && same_label(other->pattern, table->pattern) &&
-        same_label(other->operation, table->operation) && same_label(other->alignment, table->alignment))
+    if (same_text(other->name, table->name) && same_text(other->pattern, table->pattern) &&
+        same_text(other->operation, table->operation) && same_text(other->alignment, table->alignment))
       return dt_fail(DT_ERR_ARGUMENT, "%s: a second table with the same labels; each is allowed once", table->name);
   }
   owned_table copy;

@@ -203,7 +203,7 @@ static dt_status read_device(const json_t *root, dt_platform **platform) {
 
 static dt_status read_root(json_t *root, dt_platform **platform) {
   const char *schema;
-  int64_t version;
+  int64_t version = 0;
   if (!json_is_object(root)) return dt_fail(DT_ERR_INPUT, "schema: missing; a JSON object is needed");
   dt_status status = read_text(root, "(top)", "schema", 1, &schema);
   if (status) return status;

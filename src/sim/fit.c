@@ -140,8 +140,13 @@ static dt_status add_tasks(fitting *fit, const dt_trace_rank *trace, const dt_pl
   int32_t capacity = fit->costs->band_panels;
   holdings held = {.bands = malloc(((size_t)capacity + 1) * sizeof(int32_t)), .capacity = capacity};
   uint8_t *widened = calloc((size_t)plan->band_count + 1, 1);
-  dt_status status = held.bands && widened ? DT_OK : no_memory();
-  qsort(fit->sorted, count, sizeof *fit->sorted, by_track);
+  if (!held.bands || !widened) {
+    free(held.bands);
+    free(widened);
+    return no_memory();
+  }
+  dt_status status = DT_OK;
+  qsort((void *)fit->sorted, count, sizeof(void *), by_track);
   for (size_t i = 0; !status && i < count; i++) {
     const dt_span *span = fit->sorted[i];
     if (i == 0 || fit->sorted[i - 1]->track != span->track) forget(&held);
@@ -163,7 +168,7 @@ static dt_status add_tasks(fitting *fit, const dt_trace_rank *trace, const dt_pl
 static dt_status add_copies(fitting *fit, const dt_trace_rank *trace) {
   const dt_sim_costs *costs = fit->costs;
   double drain_free = 0.0;
-  qsort(fit->sorted, trace->span_count, sizeof *fit->sorted, by_begin);
+  qsort((void *)fit->sorted, trace->span_count, sizeof(void *), by_begin);
   for (size_t i = 0; i < trace->span_count; i++) {
     const dt_span *span = fit->sorted[i];
     if (span->kind != DT_SPAN_DISPATCH && span->kind != DT_SPAN_SEGMENT) continue;
@@ -255,12 +260,13 @@ static double share_of_core(const dt_sim_costs *costs, double threads) {
 
 static dt_status fit_trace(fitting *fit, const dt_trace_rank *trace, const dt_plan *plan) {
   if (trace->span_count == 0) return DT_OK;
-  fit->sorted = malloc(trace->span_count * sizeof *fit->sorted);
-  if (!fit->sorted) return no_memory();
-  for (size_t i = 0; i < trace->span_count; i++) fit->sorted[i] = &trace->spans[i];
+  const dt_span **sorted = malloc(trace->span_count * sizeof(void *));
+  if (!sorted) return no_memory();
+  for (size_t i = 0; i < trace->span_count; i++) sorted[i] = &trace->spans[i];
+  fit->sorted = sorted;
   dt_status status = add_tasks(fit, trace, plan);
   if (!status) status = add_copies(fit, trace);
-  free(fit->sorted);
+  free((void *)sorted);
   fit->sorted = NULL;
   return status;
 }
@@ -278,7 +284,8 @@ dt_status dt_sim_fit(const dt_sim_config *config, const dt_trace_rank *traces, c
                  .compute_share = share_of_core(costs, ranks * config->workers),
                  .copy_share = share_of_core(costs, ranks * movers),
                  .tiles_end = calloc(count + 1, sizeof(size_t))};
-  dt_status status = fit.tiles_end ? DT_OK : no_memory();
+  if (!fit.tiles_end) return no_memory();
+  dt_status status = DT_OK;
   for (size_t i = 0; !status && i < count; i++) {
     status = fit_trace(&fit, &traces[i], plans[i]);
     fit.tiles_end[i] = fit.tiles.count;

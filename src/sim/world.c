@@ -186,11 +186,13 @@ dt_status sim_world_create(const dt_sim_config *config, const dt_sim_costs *cost
   world->held_bands = malloc((held + 1) * sizeof *world->held_bands);
   world->by_time.events = malloc(threads * sizeof(sim_event));
   world->by_work.events = malloc(threads * sizeof(sim_event));
-  dt_status status = DT_OK;
   if (!world->rank || !world->thread || !world->stamps || !world->held_bands || !world->by_time.events ||
-      !world->by_work.events)
-    status = no_memory();
-  if (!status) memset(world->held_bands, 0xff, held * sizeof *world->held_bands); /* -1 */
+      !world->by_work.events) {
+    sim_world_destroy(world);
+    return no_memory();
+  }
+  memset(world->held_bands, 0xff, held * sizeof *world->held_bands); /* -1 */
+  dt_status status = DT_OK;
   for (int32_t r = 0; !status && r < world->ranks; r++) status = create_rank(world, r, counts);
   if (status) {
     sim_world_destroy(world);
