@@ -1,0 +1,133 @@
+#!/usr/bin/env bats
+# A rank that is killed or stopped in any stage: the command exits 3 in bounded time and names it; nothing is left.
+load common
+
+setup_file() {
+  make_inputs 400
+}
+
+# Starts a slow run in the background and waits until its ranks are there: sets `parent` and `ranks`.
+start() { # further options
+  moe --ranks 4 --repeat 50 --link-rate 300kB/s --link-capacity 16KiB --timeout 2s "$@" \
+    >"$BATS_TEST_TMPDIR/out" 2>"$BATS_TEST_TMPDIR/err" 3>&- &
+  shell=$!
+  for _ in $(seq 200); do
+    parent=$(pgrep -P $shell -f 'draintile moe' || true)
+    [ -n "$parent" ] || parent=$shell
+    mapfile -t ranks < <(pgrep -P "$parent" | sort -n)
+    [ "${#ranks[@]}" -eq 4 ] && return 0
+    sleep 0.01
+  done
+  echo "ranks did not start"
+  return 1
+}
+
+# Neither running nor stopped; a zombie that a container's init never reaps counts as gone.
+gone() { # process
+  [ ! -e "/proc/$1/stat" ] || grep -qE '\) [ZX]' "/proc/$1/stat"
+}
+
+# The run ends with this code within some seconds and leaves no rank.
+ends_with() { # code, seconds
+  local waited=0 code=0
+  while kill -0 $shell 2>/dev/null && [ $waited -lt $(($2 * 20)) ]; do
+    sleep 0.05
+    waited=$((waited + 1))
+  done
+  ! kill -0 $shell 2>/dev/null || { echo "still running after $2 s"; kill -9 "$parent"; return 1; }
+  wait $shell || code=$?
+  [ "$code" -eq "$1" ] || { echo "code $code: $(cat "$BATS_TEST_TMPDIR/err")"; return 1; }
+  for rank in "${ranks[@]}"; do
+    gone "$rank" || { echo "rank process $rank is left"; return 1; }
+  done
+  [ ! -e "$BATS_TEST_TMPDIR/output.safetensors" ]
+  [ "$(find "$BATS_TEST_TMPDIR" -name '*output*' | wc -l)" -eq 0 ]
+}
+
+one_line() { # pattern
+  [ "$(wc -l <"$BATS_TEST_TMPDIR/err")" -eq 1 ]
+  grep -qE -- "$1" "$BATS_TEST_TMPDIR/err" || { cat "$BATS_TEST_TMPDIR/err"; return 1; }
+}
+
+@test "SIGKILL of a rank, from start to steady state" {
+  for delay in 0 0.05 0.2 0.7 1.5; do
+    for schedule in serial signal interleave; do
+      start --schedule $schedule
+      sleep $delay
+      kill -9 "${ranks[2]}"
+      ends_with 3 9
+      one_line "rank [0-3] \(process ${ranks[2]}\) was killed by signal 9"
+    done
+  done
+}
+
+@test "SIGSTOP of a rank, from start to steady state" {
+  for delay in 0 0.1 0.7 1.3; do
+    for schedule in serial direct; do
+      start --schedule $schedule
+      sleep $delay
+      kill -STOP "${ranks[1]}"
+      ends_with 3 9
+      one_line "rank [0-3] \(process ${ranks[1]}\) is stopped"
+    done
+  done
+}
+
+@test "two ranks at once, all ranks at once" {
+  start --schedule alternate
+  sleep 0.5
+  kill -9 "${ranks[0]}" "${ranks[3]}"
+  ends_with 3 9
+  start --schedule wave
+  sleep 0.5
+  kill -9 "${ranks[@]}"
+  ends_with 3 9
+}
+
+@test "SIGTERM and SIGINT to the command" {
+  for signal in TERM INT; do
+    start --schedule signal
+    sleep 0.3
+    kill -$signal "$parent"
+    ends_with 3 5
+    one_line 'interrupted by signal'
+  done
+}
+
+@test "SIGKILL of the command takes its ranks along" {
+  start --schedule signal
+  sleep 0.3
+  kill -9 "$parent"
+  sleep 0.5
+  wait $shell || true
+  for rank in "${ranks[@]}"; do
+    gone "$rank"
+  done
+  [ "$(find "$BATS_TEST_TMPDIR" -name '*output*' | wc -l)" -eq 0 ]
+}
+
+@test "an existing output survives a failed run" {
+  echo precious >"$BATS_TEST_TMPDIR/output.safetensors"
+  moe --ranks 4 --repeat 50 --link-rate 300kB/s --link-capacity 16KiB --timeout 2s \
+    >/dev/null 2>"$BATS_TEST_TMPDIR/err" 3>&- &
+  shell=$!
+  sleep 0.7
+  parent=$(pgrep -P $shell -f 'draintile moe' || echo $shell)
+  kill -9 "$(pgrep -P "$parent" | head -n 1)"
+  local code=0
+  wait $shell || code=$?
+  [ "$code" -eq 3 ]
+  [ "$(cat "$BATS_TEST_TMPDIR/output.safetensors")" = precious ]
+}
+
+@test "a rank that is late but alive is waited for (case 2)" {
+  # stopped for longer than the layer's timeout while it has not arrived: the entry timeout is the one that counts
+  start --schedule serial --repeat 1 --timeout 60s --link-rate 100MB/s
+  kill -STOP "${ranks[1]}"
+  sleep 2.5
+  kill -CONT "${ranks[1]}"
+  local code=0
+  wait $shell || code=$?
+  [ "$code" -eq 0 ]
+  [ -f "$BATS_TEST_TMPDIR/output.safetensors" ]
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env bats
+# Synthetic inputs: the same seed gives the same bytes, whole or absent.
+load common
+
+@test "tokens: deterministic, the right shape, not zero" {
+  local a=$BATS_TEST_TMPDIR/a b=$BATS_TEST_TMPDIR/b c=$BATS_TEST_TMPDIR/c
+  "$DRAINTILE" synth tokens --count 33 --hidden 20 --dtype bf16 --seed 5 "$a"
+  "$DRAINTILE" synth tokens --count 33 --hidden 20 --dtype bf16 --seed 5 "$b"
+  "$DRAINTILE" synth tokens --count 33 --hidden 20 --dtype bf16 --seed 6 "$c"
+  cmp "$a" "$b"
+  run ! cmp -s "$a" "$c"
+  local header
+  header=$(od -An -t u8 -N 8 "$a" | tr -d ' ')
+  tail -c +9 "$a" | head -c "$header" | jq -e '.hidden_states | .shape == [33, 20] and .dtype == "BF16"'
+  [ "$(tail -c $((33 * 20 * 2)) "$a" | od -An -v -t x2 -w2 | sort -u | wc -l)" -gt 200 ]
+}
+
+@test "tokens: with experts, ids and weights" {
+  local file=$BATS_TEST_TMPDIR/routed header
+  "$DRAINTILE" synth tokens --count 64 --hidden 8 --experts 16 --top-k 4 --routing stress_skew "$file"
+  header=$(od -An -t u8 -N 8 "$file" | tr -d ' ')
+  tail -c +9 "$file" | head -c "$header" | jq -e '.topk_ids.shape == [64, 4] and .topk_weights.dtype == "F32"'
+  # stress: half of the slots go to the first eighth of the experts
+  local hot
+  hot=$(tail -c +$(($(tensor_offset "$file" topk_ids) + 1)) "$file" | head -c $((64 * 4 * 8)) | od -An -v -t d8 -w8 |
+    awk '$1 < 2' | wc -l)
+  [ "$hot" -ge 128 ]
+}
+
+@test "checkpoint: a folder with config and weights; sharded above a size; replaced only when ours" {
+  local dir=$BATS_TEST_TMPDIR/model
+  "$DRAINTILE" synth checkpoint --arch qwen3_moe --hidden 64 --intermediate 32 --experts 4 --top-k 2 --layers 2 \
+    --dtype f32 --seed 3 "$dir"
+  jq -e '.model_type == "qwen3_moe" and .num_experts == 4 and .moe_intermediate_size == 32' "$dir/config.json"
+  [ -f "$dir/model.safetensors" ]
+  "$DRAINTILE" synth checkpoint --hidden 64 --intermediate 32 --experts 4 --top-k 2 --shard-size 30kB "$dir/"
+  [ ! -e "$dir/model.safetensors" ]
+  local shards
+  shards=$(jq -r '[.weight_map[]] | unique | .[]' "$dir/model.safetensors.index.json")
+  [ "$(wc -l <<<"$shards")" -gt 1 ]
+  for shard in $shards; do [ -f "$dir/$shard" ]; done
+  jq 'del(.draintile_synth_seed)' "$dir/config.json" >"$BATS_TEST_TMPDIR/config"
+  cp "$BATS_TEST_TMPDIR/config" "$dir/config.json"
+  run --separate-stderr "$DRAINTILE" synth checkpoint --hidden 64 --intermediate 32 --experts 4 --top-k 2 "$dir"
+  refused 2 'holds files that synth did not make'
+  [ "$(find "$BATS_TEST_TMPDIR" -maxdepth 1 -name '*.tmp' | wc -l)" -eq 0 ]
+}
+
+@test "qkv: grouped heads" {
+  local file=$BATS_TEST_TMPDIR/qkv header
+  "$DRAINTILE" synth qkv --tokens 10 --heads 4 --head-dim 8 --kv-heads 2 --kv-tokens 6 "$file"
+  header=$(od -An -t u8 -N 8 "$file" | tr -d ' ')
+  tail -c +9 "$file" | head -c "$header" | jq -e '.q.shape == [10, 4, 8] and .v.shape == [6, 2, 8]'
+  run --separate-stderr "$DRAINTILE" synth qkv --tokens 10 --heads 4 --head-dim 8 --kv-heads 3 "$file"
+  refused 2 '--kv-heads: 3; allowed: a divisor of 4'
+}
+
+@test "bad sizes, unwritable places, a file too large: one line, nothing left" {
+  run --separate-stderr "$DRAINTILE" synth checkpoint --hidden 64 --intermediate 32 --experts 4 --top-k 5 \
+    "$BATS_TEST_TMPDIR/x"
+  refused 2 '--top-k: 5; allowed: 1 to 4'
+  run --separate-stderr "$DRAINTILE" synth tokens --count 4 --hidden 4 /no/such/folder/x
+  refused 3 '/no/such/folder/x'
+  run --separate-stderr bash -c 'ulimit -f 8; "$1" synth tokens --count 400 --hidden 400 "$2"' - "$DRAINTILE" \
+    "$BATS_TEST_TMPDIR/x"
+  refused 3 "$BATS_TEST_TMPDIR/x"
+  run --separate-stderr bash -c 'ulimit -f 8; "$1" synth checkpoint --hidden 256 --intermediate 256 --experts 2 \
+    --top-k 1 "$2"' - "$DRAINTILE" "$BATS_TEST_TMPDIR/x"
+  refused 3 "$BATS_TEST_TMPDIR/x"
+  run -0 find "$BATS_TEST_TMPDIR" -name 'x*'
+  [ -z "$output" ]
+}
