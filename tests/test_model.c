@@ -65,7 +65,7 @@ static void sequence_vectors(void **state) {
   json_array_foreach(cases, i, c) {
     json_t *list = json_object_get(c, "bursts"), *expect = json_object_get(c, "expect");
     size_t count = json_array_size(list);
-    dt_burst bursts[64];
+    dt_burst bursts[64] = {{0}};
     double issue[64] = {0}, backlog[64] = {0};
     assert_in_range(count, 1, 64);
     json_array_foreach(list, j, b) bursts[j] =
