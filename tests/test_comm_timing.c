@@ -93,7 +93,7 @@ static int gaps_body(dt_comm *comm, void *argument) {
   return 0;
 }
 
-/* Small puts in a row, by one thread or two: the long-run rate is R whoever issues. */
+/* Puts in a row, by one thread or two: the long-run rate is R whoever issues. */
 typedef struct producer {
   dt_comm *comm;
   dt_window *window;
@@ -119,8 +119,8 @@ static void *produce(void *argument) {
 static int rate_body(dt_comm *comm, void *argument) {
   int threads = *(int *)argument;
   const double rate = 250e6, capacity = 8e6; /* 32 ms: longer than a time slice that another process takes */
-  const size_t bytes = 4096;
-  const int puts = 8000 / threads;
+  const size_t bytes = 32768;
+  const int puts = 1000 / threads;
   dt_window *window = NULL;
   EXPECT(!dt_comm_alloc(comm, BURST_MAX, &window));
   if (dt_comm_rank(comm) != 0) return 0;
