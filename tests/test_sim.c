@@ -188,7 +188,7 @@ static void one_rank_is_the_sum_of_its_tasks(void **state) {
     double want = w.costs.plan_s;
     for (int e = 0; e < 4; e++) {
       int rows = w.counts[e], bands = (rows + 15) / 16;
-      want += bands * (2e-6 + 1e-6 + 0.3e-6) + rows * (3e-6 + 2e-6 + 0.5e-6 + 1000 * 0.7e-10);
+      want += bands * (2e-6 + 1e-6) + rows * (3e-6 + 2e-6 + 0.5e-6 + 1000 * 0.7e-10);
     }
     int64_t blocks = (w.tokens[0] + 15) / 16;
     want += (double)blocks * 4e-6 + (double)w.tokens[0] * 0.2e-6;

@@ -32,7 +32,7 @@ typedef struct dt_sim_costs {
   double reduce_base_s, reduce_row_s; /* a row is a token */
   double copy_s_per_byte;             /* issuing a put: T0 per byte, by whoever issues it */
   double put_base_s;                  /* per put */
-  double local_copy_s_per_byte;       /* own rows of dispatch */
+  double local_copy_s_per_byte;       /* own rows of dispatch; 0: read where they are */
   double plan_s, entry_s;             /* building the plan; the counts exchange */
   double barrier_s;                   /* serial's stage barriers */
   double link_bytes_per_s;            /* R of each sender; 0: infinite */

@@ -183,7 +183,7 @@ static dt_status add_copies(fitting *fit, const dt_trace_rank *trace) {
     sim_observation *o = add(&fit->copies, seconds * fit->copy_share);
     if (!o) return no_memory();
     o->x[remote ? COPY_REMOTE : COPY_LOCAL] = bytes;
-    o->x[PUT_BASE] = 1.0;
+    o->x[PUT_BASE] = remote;
   }
   return DT_OK;
 }
@@ -245,12 +245,11 @@ static dt_status solve(const fitting *fit, size_t traces, dt_sim_costs *costs) {
     costs->shared_base_s = shared[BASE];
     costs->shared_row_s = shared[RATE];
   }
-  if (fit->copies.count == 0) return DT_OK;
-  int local = has_column(&fit->copies, COPY_LOCAL), remote = has_column(&fit->copies, COPY_REMOTE);
-  costs->put_base_s = copies[PUT_BASE];
-  if (local) costs->local_copy_s_per_byte = copies[COPY_LOCAL];
-  /* All stalled: a copy to a peer's window is a copy all the same. */
-  costs->copy_s_per_byte = copies[remote ? COPY_REMOTE : COPY_LOCAL];
+  if (has_column(&fit->copies, COPY_LOCAL)) costs->local_copy_s_per_byte = copies[COPY_LOCAL];
+  if (has_column(&fit->copies, COPY_REMOTE)) {
+    costs->copy_s_per_byte = copies[COPY_REMOTE];
+    costs->put_base_s = copies[PUT_BASE];
+  }
   return DT_OK;
 }
 

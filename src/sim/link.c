@@ -32,11 +32,11 @@ static double drain(sim_world *world, sim_rank *from, sim_rank *to, double bytes
 void sim_put_start(sim_world *world, sim_thread *thread) {
   const dt_sim_costs *costs = &world->costs;
   sim_put *put = &thread->put;
-  double copy = costs->put_base_s, window = 0.0;
+  double window = 0.0;
   put->begin = world->now;
   if (put->peer == thread->rank) {
     put->stall_end = put->visible = world->now;
-    sim_work(world, thread, copy + put->bytes * costs->local_copy_s_per_byte);
+    sim_work(world, thread, put->bytes * costs->local_copy_s_per_byte);
     return;
   }
   double drained = drain(world, &world->rank[thread->rank], &world->rank[put->peer], put->bytes);
@@ -55,7 +55,7 @@ void sim_put_start(sim_world *world, sim_thread *thread) {
     rank->link_end = put->visible;
     sim_span(world, thread->rank, DT_SPAN_LINK, world->threads_per_rank, &item, begin, put->visible);
   }
-  sim_work(world, thread, copy + put->bytes * costs->copy_s_per_byte);
+  sim_work(world, thread, costs->put_base_s + put->bytes * costs->copy_s_per_byte);
 }
 
 void sim_put_finish(sim_world *world, sim_thread *thread) {

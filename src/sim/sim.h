@@ -86,7 +86,6 @@ typedef struct sim_rank {
   int64_t ticket[SIM_SOURCES], limit[SIM_SOURCES];
   sim_counter *arrival, *l1, *l2; /* [bands] */
   uint8_t *widened;               /* [bands] */
-  int32_t *dispatch_order;        /* D tasks as consumers take them */
   sim_counter peers, own;         /* what a reduction waits for */
   int64_t *last_ticket;           /* [ranks] last task (segment) with rows for a peer; -1: none */
   int32_t *peer_order;            /* [ranks-1] peers by last_ticket */

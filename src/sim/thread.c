@@ -149,8 +149,7 @@ static sim_step draw(sim_world *world, sim_thread *thread) {
     if (source == SIM_SEGMENTS || source == SIM_GROUPS) {
       take_rows(world, thread, source, ticket);
     } else {
-      const dt_plan *plan = rank->plan;
-      take_task(world, thread, &plan->tasks[source == SIM_DISPATCH ? rank->dispatch_order[ticket] : ticket]);
+      take_task(world, thread, &rank->plan->tasks[ticket]);
     }
     thread->wait_index = thread->next_put = 0;
     thread->wait_begin = world->now;

@@ -66,23 +66,6 @@ static void find_last_tickets(sim_world *world, int32_t self) {
   }
 }
 
-/* As the CPU executor's consumers do: as many remote tasks as are sure not to block fill the link, then this rank's own
- * rows are copied while it drains, then the rest. */
-static void order_dispatch(sim_world *world, int32_t self) {
-  sim_rank *rank = &world->rank[self];
-  const dt_plan *plan = rank->plan;
-  int32_t count = (int32_t)plan->dispatch_tasks, own = 0, head = 0, out = 0;
-  double free_bytes = world->costs.link_bytes_per_s > 0.0 ? world->costs.link_capacity_bytes / 2 : 0.0;
-  while (own < count && plan->dispatch[plan->tasks[own].index].peer == self) own++;
-  for (; own + head < count; head++) {
-    free_bytes -= (double)plan->dispatch[plan->tasks[own + head].index].rows * (double)world->config.row_in_bytes;
-    if (free_bytes < 0.0) break;
-  }
-  for (int32_t i = own; i < own + head; i++) rank->dispatch_order[out++] = i;
-  for (int32_t i = 0; i < own; i++) rank->dispatch_order[out++] = i;
-  for (int32_t i = own + head; i < count; i++) rank->dispatch_order[out++] = i;
-}
-
 static dt_status no_memory(void) {
   return dt_fail(DT_ERR_MEMORY, "simulator: no memory for its tables");
 }
@@ -113,11 +96,9 @@ static dt_status create_rank(sim_world *world, int32_t self, const int32_t *coun
   rank->l1 = malloc(bands * sizeof *rank->l1);
   rank->l2 = malloc(bands * sizeof *rank->l2);
   rank->widened = calloc(bands, 1);
-  rank->dispatch_order = malloc(((size_t)plan->dispatch_tasks + 1) * sizeof *rank->dispatch_order);
   rank->last_ticket = malloc((size_t)world->ranks * sizeof *rank->last_ticket);
   rank->peer_order = malloc((size_t)world->ranks * sizeof *rank->peer_order);
-  if (!rank->arrival || !rank->l1 || !rank->l2 || !rank->widened || !rank->last_ticket || !rank->peer_order ||
-      !rank->dispatch_order)
+  if (!rank->arrival || !rank->l1 || !rank->l2 || !rank->widened || !rank->last_ticket || !rank->peer_order)
     return no_memory();
   for (int32_t b = 0; b < plan->band_count; b++) {
     counter_init(&rank->arrival[b], plan->config.dispatch ? plan->bands[b].rows : 0);
@@ -145,7 +126,6 @@ static dt_status create_rank(sim_world *world, int32_t self, const int32_t *coun
   rank->limit[SIM_SEGMENTS] = plan->segment_count;
   rank->limit[SIM_GROUPS] = plan->group_count;
   find_last_tickets(world, self);
-  order_dispatch(world, self);
   return world->costs.cache_panels > 0 ? create_panels(rank) : DT_OK;
 }
 
@@ -214,7 +194,6 @@ void sim_world_destroy(sim_world *world) {
     free(rank->widened);
     free(rank->last_ticket);
     free(rank->peer_order);
-    free(rank->dispatch_order);
     free(rank->panel_newer);
     free(rank->panel_older);
     free(rank->spans);
