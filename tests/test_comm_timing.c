@@ -120,7 +120,7 @@ static int rate_body(dt_comm *comm, void *argument) {
   int threads = *(int *)argument;
   const double rate = 250e6, capacity = 8e6; /* 32 ms: longer than a time slice that another process takes */
   const size_t bytes = 32768;
-  const int puts = 1000 / threads;
+  const int puts = 2400 / threads;
   dt_window *window = NULL;
   EXPECT(!dt_comm_alloc(comm, BURST_MAX, &window));
   if (dt_comm_rank(comm) != 0) return 0;
