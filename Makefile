@@ -32,8 +32,8 @@ bench: deps build ## the figures that README and docs/results.md print
 bench-calibrate: deps build ## the calibration pictures from the committed JSON
 	@scripts/plot_calibration.sh
 
-docs: build ## tables of docs/results.md from the committed JSON
-	@scripts/make_results.py
+docs: ## tables of docs/results.md from the committed JSON
+	@scripts/make_results.sh
 
 install: build ## install library, headers, command, man page; PREFIX=/usr/local, DESTDIR=
 	@cmake --install $(BUILD) --prefix $(PREFIX)
