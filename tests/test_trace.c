@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -145,12 +146,24 @@ static void failed_writes_name_the_path_and_leave_nothing(void **state) {
   assert_non_null(strstr(dt_error_detail(), "/nonexistent/trace.json"));
 }
 
+static void a_full_device_is_reported_and_stays_a_device(void **state) {
+  (void)state;
+  dt_trace_rank rank = {.name = "none", .rank = 0, .workers = 1};
+  struct stat found;
+  assert_int_equal(dt_trace_write("/dev/full", &rank, 1), DT_ERR_IO);
+  assert_non_null(strstr(dt_error_detail(), "/dev/full"));
+  assert_int_equal(dt_trace_write("/dev/null", &rank, 1), DT_OK);
+  assert_int_equal(stat("/dev/null", &found), 0);
+  assert_true(S_ISCHR(found.st_mode));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(overlapping_slices_are_cut_to_nest, setup, teardown),
       cmocka_unit_test_setup_teardown(ranks_are_processes_with_named_tracks, setup, teardown),
       cmocka_unit_test_setup_teardown(no_spans_is_valid_json, setup, teardown),
       cmocka_unit_test(failed_writes_name_the_path_and_leave_nothing),
+      cmocka_unit_test(a_full_device_is_reported_and_stays_a_device),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 #include "file.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,7 +9,26 @@
 
 #include "core/error.h"
 
+/* A pipe or a device (/dev/null) is written as it is: renaming would replace it by a file. */
+static bool is_special(const char *path) {
+  struct stat found;
+  return stat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode);
+}
+
+static dt_status open_special(const char *path, dt_output_file *file) {
+  char *copy = strdup(path);
+  FILE *stream = copy ? fopen(path, "w") : NULL;
+  if (!stream) {
+    dt_status status = dt_fail(copy ? DT_ERR_IO : DT_ERR_MEMORY, "%s: cannot open: %s", path, strerror(errno));
+    free(copy);
+    return status;
+  }
+  *file = (dt_output_file){.stream = stream, .path = copy, .temporary = NULL};
+  return DT_OK;
+}
+
 dt_status dt_output_open(const char *path, dt_output_file *file) {
+  if (is_special(path)) return open_special(path, file);
   size_t length = strlen(path);
   char *copy = malloc(length + 1), *temporary = malloc(length + 8);
   dt_status status = DT_ERR_MEMORY;
@@ -50,19 +70,20 @@ static void release(dt_output_file *file) {
 }
 
 dt_status dt_output_commit(dt_output_file *file) {
-  int failed = ferror(file->stream) || fflush(file->stream) != 0 || fsync(fileno(file->stream)) != 0;
+  int failed = ferror(file->stream) || fflush(file->stream) != 0;
+  if (!failed && file->temporary) failed = fsync(fileno(file->stream)) != 0;
   int cause = errno;
   if (fclose(file->stream) != 0 && !failed) {
     failed = 1;
     cause = errno;
   }
-  if (!failed && rename(file->temporary, file->path) != 0) {
+  if (!failed && file->temporary && rename(file->temporary, file->path) != 0) {
     failed = 1;
     cause = errno;
   }
   dt_status status = DT_OK;
   if (failed) {
-    unlink(file->temporary);
+    if (file->temporary) unlink(file->temporary);
     status = dt_fail(DT_ERR_IO, "%s: cannot write: %s", file->path, strerror(cause));
   }
   release(file);
@@ -72,6 +93,6 @@ dt_status dt_output_commit(dt_output_file *file) {
 void dt_output_discard(dt_output_file *file) {
   if (!file->stream) return;
   fclose(file->stream);
-  unlink(file->temporary);
+  if (file->temporary) unlink(file->temporary);
   release(file);
 }

@@ -1,4 +1,5 @@
-/* Files that are whole or absent: written under a temporary name beside the target, then renamed. */
+/* Files that are whole or absent: written under a temporary name beside the target, then renamed. A target that is a
+ * pipe or a device is written as it is. */
 #ifndef DT_IO_FILE_H
 #define DT_IO_FILE_H
 
@@ -8,7 +9,7 @@
 
 typedef struct dt_output_file {
   FILE *stream;
-  char *path, *temporary;
+  char *path, *temporary; /* temporary NULL: the target is written as it is */
 } dt_output_file;
 
 /* Opens a temporary beside `path`. DT_ERR_IO names the path. On success the file ends with exactly one of
