@@ -62,7 +62,7 @@ static dt_status cuda_wait(dt_comm *comm, dt_window *window, size_t offset, uint
       error = cudaMemcpyAsync(fabric->seen, window->pieces[comm->rank] + offset, sizeof *fabric->seen,
                               cudaMemcpyDeviceToHost, fabric->stream);
     dt_status status = finish(fabric, error, "wait");
-    if (!status && (int32_t)(*fabric->seen - target) >= 0) return DT_OK;
+    if (!status && *fabric->seen >= target) return DT_OK;
     if (!status) status = dt_comm_status(fabric->control);
     if (status) return status;
     if (now_s() > deadline) {
