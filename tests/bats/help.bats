@@ -7,7 +7,7 @@ load common
   [ -z "$stderr" ]
   for command in $(sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' <<<"$output"); do
     if [ "$command" = synth ]; then continue; fi
-    "$DRAINTILE" "$command" --help | grep -q -- '--json FILE'
+    "$DRAINTILE" "$command" --help | grep -q -- '^  --help '
   done
   for kind in checkpoint tokens qkv; do
     "$DRAINTILE" synth $kind --help | grep -q -- '--seed S'
