@@ -40,7 +40,8 @@ static int32_t column_tiles(const dt_cuda_gemm *gemm) {
   return (int32_t)((gemm->n + DT_TILE_N - 1) / DT_TILE_N);
 }
 
-/* Bands if every expert's last is short, each at every pair of columns. */
+/* Bands if every expert's last is short, each at every pair of columns; the table may hold CUT_MAX more. */
+enum { CUT_MAX = 1024 };
 static int64_t tasks_max(const dt_cuda_gemm *gemm) {
   int64_t bands = gemm->rows_max / DT_TILE_M + (gemm->rows_max < gemm->experts ? gemm->rows_max : gemm->experts);
   return bands * ((column_tiles(gemm) + 1) / 2);
@@ -49,7 +50,7 @@ static int64_t tasks_max(const dt_cuda_gemm *gemm) {
 dt_status dt_cuda_gemm_workspace(const dt_cuda_gemm *gemm, size_t *bytes) {
   dt_status status = check_shape(gemm);
   if (status != DT_OK) return status;
-  *bytes = DT_TILE_TABLE_OFFSET + (size_t)tasks_max(gemm) * sizeof(dt_tile_task);
+  *bytes = DT_TILE_TABLE_OFFSET + (size_t)(tasks_max(gemm) + CUT_MAX) * sizeof(dt_tile_task);
   return DT_OK;
 }
 
@@ -150,13 +151,16 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
   memset(&params, 0, sizeof params);
   status = encode_maps(gemm, &params);
   if (status != DT_OK) return status;
+  int64_t clusters = (gemm->sms ? gemm->sms : sms) / DT_TILE_CLUSTER;
+  if (clusters > CUT_MAX) clusters = CUT_MAX;
   dt_tile_table table = {.header = workspace,
                          .tasks = (dt_tile_task *)((uint8_t *)workspace + DT_TILE_TABLE_OFFSET),
                          .counts = gemm->counts,
                          .experts = gemm->experts,
                          .rows_capacity = (int32_t)gemm->rows_max,
                          .column_tiles = column_tiles(gemm),
-                         .raster_bands = gemm->raster_bands ? gemm->raster_bands : 16};
+                         .raster_bands = gemm->raster_bands ? gemm->raster_bands : 16,
+                         .clusters = (int32_t)clusters};
   params.header = table.header;
   params.tasks = table.tasks;
   params.out_rows = gemm->out;
@@ -169,8 +173,7 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
 
   cudaError_t error = dt_tile_table_launch(&table, tasks_max(gemm), stream);
   if (error != cudaSuccess) return cuda_fail(error, "task table");
-  const int64_t clusters = (gemm->sms ? gemm->sms : sms) / DT_TILE_CLUSTER, most = tasks_max(gemm);
-  error = dt_tile_gemm_launch(&params, (int)(DT_TILE_CLUSTER * (most < clusters ? most : clusters)), stream);
+  error = dt_tile_gemm_launch(&params, (int)(DT_TILE_CLUSTER * clusters), stream);
   return error == cudaSuccess ? DT_OK : cuda_fail(error, "tile kernel");
 }
 

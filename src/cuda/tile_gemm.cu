@@ -7,7 +7,7 @@
 #include "cuda/mma.cuh"
 #include "cuda/pipeline.cuh"
 
-enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_TICKET = 10 };
+enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_TICKET = 10, DT_STORE_STEPS = 5 };
 
 /* One CTA's share of a task. */
 typedef struct dt_tile {
@@ -35,7 +35,7 @@ typedef struct dt_pending {
   uint32_t packed[64];
   uint64_t to;    /* see dt_slab_target */
   int32_t column; /* of the tile */
-  uint32_t chunk; /* next 64 columns to store; 4: all done */
+  uint32_t step;  /* next of the DT_STORE_STEPS */
 } dt_pending;
 
 /* Where a warp's slab goes. Row stores: lane l < 16 holds the address of row l at the tile's column, 0: nowhere. The copy
@@ -53,48 +53,58 @@ DT_DEVICE uint64_t dt_slab_target(const dt_tile_gemm &gemm, int32_t row, int32_t
   return address ? address + 2 * (uint64_t)column : 0;
 }
 
-/* Stores 64 columns through this warp's own slab. Warps never meet here. */
-template <int Chunk> DT_DEVICE void dt_store_chunk(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t slabs) {
-  const uint32_t lane = threadIdx.x % 32;
-  const uint32_t slab = slabs + Chunk % 2 * DT_SLAB_BYTES;
-  if (gemm.tensor_stores) { /* until the copy engine has read what this slab held */
-    if (lane == 0) dt_bulk_wait_read<1>();
-    __syncwarp();
-  }
-  const uint32_t r = lane % 16, piece = lane / 16;
+/* 64 columns of registers into a slab, two 8x8 matrices across and down at a time. */
+template <int Chunk> DT_DEVICE void dt_fill_slab(const uint32_t (&packed)[64], uint32_t slabs) {
+  const uint32_t lane = threadIdx.x % 32, row = lane % 16;
+  const uint32_t to = slabs + Chunk % 2 * DT_SLAB_BYTES + row * 128 + (lane / 16 ^ (row & 7)) * 16;
 #pragma unroll
-  for (uint32_t j = 0; j < 8; j += 2) {
-    const uint32_t *p = pending.packed + 16 * Chunk + 2 * j;
-    dt_store_matrices(slab + r * 128 + ((j + piece) ^ (r & 7)) * 16, p[0], p[1], p[2], p[3]);
-  }
-  if (gemm.tensor_stores) {
-    dt_fence_async_shared();
-    __syncwarp();
-    if (lane == 0) {
-      dt_tensor_store_3d(&gemm.out, pending.column + 64 * Chunk, (int32_t)(pending.to >> 32), (int32_t)pending.to, slab);
-      dt_bulk_commit();
-    }
-  } else {
-    __syncwarp();
-#pragma unroll 2
-    for (uint32_t i = 0; i < 4; i++) {
-      uint32_t row = lane / 8 + 4 * i;
-      uint64_t address = __shfl_sync(0xffffffffu, pending.to, row);
-      uint4 value = dt_load_shared(slab + row * 128 + (lane % 8 ^ (row & 7)) * 16);
-      if (address != 0 && pending.column + 64 * Chunk + (int32_t)(lane % 8 * 8) < gemm.columns)
-        dt_store_global((void *)(address + 128 * Chunk + lane % 8 * 16), value);
-    }
+  for (uint32_t j = 0; j < 4; j++) {
+    const uint32_t *p = packed + 16 * Chunk + 4 * j;
+    dt_store_matrices(to ^ 32 * j, p[0], p[1], p[2], p[3]);
   }
 }
 
-DT_DEVICE void dt_store_next(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t slabs) {
-  switch (pending.chunk) {
-  case 0: dt_store_chunk<0>(gemm, pending, slabs); break;
-  case 1: dt_store_chunk<1>(gemm, pending, slabs); break;
-  case 2: dt_store_chunk<2>(gemm, pending, slabs); break;
-  default: dt_store_chunk<3>(gemm, pending, slabs); break;
+/* A slab's 64 columns to where they go, 16 bytes a lane, whole rows of 128 bytes. */
+DT_DEVICE void dt_store_rows(const dt_tile_gemm &gemm, const dt_pending &pending, uint32_t chunk, uint32_t slab) {
+  const uint32_t lane = threadIdx.x % 32;
+  const bool inside = pending.column + (int32_t)(64 * chunk + lane % 8 * 8) < gemm.columns;
+#pragma unroll 2
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint32_t row = lane / 8 + 4 * i;
+    const uint64_t address = __shfl_sync(0xffffffffu, pending.to, row);
+    const uint4 value = dt_load_shared(slab + row * 128 + (lane % 8 ^ (row & 7)) * 16);
+    if (address != 0 && inside) dt_store_global((void *)(address + 128 * chunk + lane % 8 * 16), value);
   }
-  pending.chunk++;
+}
+
+/* A tile's stores in five steps: each sends out the slab that the step before filled, then fills the other one, so that
+ * none waits for its own writes to shared memory. Every warp has two slabs of its own; warps never meet here. */
+DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t slabs) {
+  const uint32_t lane = threadIdx.x % 32, step = pending.step;
+  if (step > 0) {
+    const uint32_t chunk = step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
+    if (gemm.tensor_stores) {
+      dt_fence_async_shared();
+      __syncwarp();
+      if (lane == 0) {
+        dt_tensor_store_3d(&gemm.out, pending.column + 64 * (int32_t)chunk, (int32_t)(pending.to >> 32),
+                           (int32_t)pending.to, slab);
+        dt_bulk_commit();
+        dt_bulk_wait_read<1>(); /* the other slab has been read */
+      }
+    } else {
+      __syncwarp();
+      dt_store_rows(gemm, pending, chunk, slab);
+    }
+    __syncwarp();
+  }
+  switch (step) {
+  case 0: dt_fill_slab<0>(pending.packed, slabs); break;
+  case 1: dt_fill_slab<1>(pending.packed, slabs); break;
+  case 2: dt_fill_slab<2>(pending.packed, slabs); break;
+  case 3: dt_fill_slab<3>(pending.packed, slabs); break;
+  }
+  pending.step++;
 }
 
 /* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
@@ -189,7 +199,7 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
   uint32_t dead = 0, step = 0, sequence = 0;
   float d[128];
   dt_pending pending;
-  pending.chunk = 4;
+  pending.step = DT_STORE_STEPS;
   dt_tile tile = dt_next_tile(gemm, shared, sequence++, rank, dead);
   while (tile.expert >= 0) {
     const uint32_t shape = tile.shape;
@@ -205,8 +215,9 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
           dt_mma(d, dt_mma_operand(a + i * DT_MMA_K), dt_mma_operand(b + i * DT_MMA_K), (k | i) != 0);
         dt_mma_commit();
       }
-      while (pending.chunk < 4 && (4 * k >= pending.chunk * k_blocks || k + 1 == k_blocks))
-        dt_store_next(gemm, pending, slabs);
+      /* The two warpgroups store at different times: while one does, the other feeds the tensor cores. */
+      while (pending.step < DT_STORE_STEPS && ((2 * pending.step + group) * k_blocks <= 2 * DT_STORE_STEPS * k || k + 1 == k_blocks))
+        dt_store_step(gemm, pending, slabs);
       if (k > 0) {
         dt_mma_wait<1>();
         dt_stage_release(shared, (step - 1) % DT_STAGES);
@@ -215,7 +226,7 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
     const int32_t rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column(shape);
     pending.to = dt_slab_target(gemm, row, rows, column);
     pending.column = column;
-    pending.chunk = rows > 0 ? 0 : 4;
+    pending.step = rows > 0 ? 0 : DT_STORE_STEPS;
     tile = dt_next_tile(gemm, shared, sequence++, rank, dead);
     dt_mma_wait<0>();
     dt_mma_settle(d);
@@ -223,7 +234,7 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
 #pragma unroll
     for (int i = 0; i < 64; i++) pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
   }
-  while (pending.chunk < 4) dt_store_next(gemm, pending, slabs);
+  while (pending.step < DT_STORE_STEPS) dt_store_step(gemm, pending, slabs);
   dt_bulk_wait_read<0>();
 }
 

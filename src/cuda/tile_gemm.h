@@ -68,7 +68,7 @@ typedef struct dt_tile_table {
   dt_tile_task *tasks;
   const int32_t *counts;                  /* [experts] rows of each expert, on the device */
   int32_t experts, rows_capacity, column_tiles; /* column_tiles: of N */
-  int32_t raster_bands;
+  int32_t raster_bands, clusters;
 } dt_tile_table;
 
 /* Experts that fit the table kernel's shared memory. */

@@ -4,6 +4,9 @@
  * columns at a time, all bands of the unit before the next columns, so that weights are read once a unit and rows stay
  * in the L2 cache. Bands with more than 64 rows go in pairs that share the weights of a column. One that is left over,
  * and a band of at most 64 rows, takes two columns at once instead: beside a full band it would only wait for it.
+ *
+ * When all bands are whole and the last round of tasks would leave half of the clusters idle or more, its tasks are cut
+ * into two of 64 rows a CTA: each takes 0.63 of a whole one's time.
  */
 #include "cuda/ptx.cuh"
 #include "cuda/tile_gemm.h"
@@ -68,11 +71,14 @@ DT_DEVICE dt_tile_task dt_task_of(const dt_tile_table &table, int32_t expert, in
   return task;
 }
 
-/* First rows and first tasks of all experts, by one warp. Both arrays have experts + 1 entries. */
-DT_DEVICE void dt_scan(const dt_tile_table &table, int32_t *first_row, int32_t *first_task, uint32_t &error) {
+/* First rows and first tasks of all experts, by one warp. Both arrays have experts + 1 entries. any_short: some band has
+ * at most 64 rows. */
+DT_DEVICE void dt_scan(const dt_tile_table &table, int32_t *first_row, int32_t *first_task, uint32_t &error,
+                       int32_t &any_short) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
   int64_t row = 0;
   int32_t task = 0;
+  any_short = 0;
   for (int32_t base = 0; base < table.experts; base += 32) {
     const int32_t expert = base + lane;
     const int32_t count = expert < table.experts ? table.counts[expert] : 0;
@@ -95,6 +101,7 @@ DT_DEVICE void dt_scan(const dt_tile_table &table, int32_t *first_row, int32_t *
       int32_t other = __shfl_up_sync(0xffffffffu, last, i);
       if (lane >= i) last += other;
     }
+    any_short |= rows > 0 && (rows - 1) % DT_TILE_M < 64;
     if (expert < table.experts) {
       first_row[expert] = (int32_t)start;
       first_task[expert] = task + last - tasks;
@@ -107,25 +114,40 @@ DT_DEVICE void dt_scan(const dt_tile_table &table, int32_t *first_row, int32_t *
     first_task[table.experts] = task;
   }
   error = __reduce_max_sync(0xffffffffu, error);
+  any_short = __any_sync(0xffffffffu, any_short);
+}
+
+DT_DEVICE void dt_write_task(const dt_tile_table &table, int32_t index, const dt_tile_task &task) {
+  uint4 *to = (uint4 *)(table.tasks + index);
+  const uint4 *from = (const uint4 *)&task;
+  to[0] = from[0];
+  to[1] = from[1];
 }
 
 __global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const dt_tile_table table) {
   extern __shared__ int32_t dt_first[];
+  __shared__ int32_t cut; /* tasks from the table's end that are cut in two */
   int32_t *first_row = dt_first, *first_task = dt_first + table.experts + 1;
   dt_grid_launch(); /* the GEMM may set up its pipelines meanwhile */
   if (threadIdx.x < 32) {
     uint32_t error = DT_TILE_OK;
-    dt_scan(table, first_row, first_task, error);
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-      table.header->next = 0;
-      table.header->count = (uint32_t)first_task[table.experts];
-      table.header->error = error;
-      table.header->rows = (uint32_t)first_row[table.experts];
+    int32_t any_short;
+    dt_scan(table, first_row, first_task, error, any_short);
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      const int32_t total = first_task[table.experts], left = total % table.clusters;
+      cut = any_short || 2 * left > table.clusters ? 0 : left;
+      if (blockIdx.x == 0) {
+        table.header->next = 0;
+        table.header->count = (uint32_t)(total + cut);
+        table.header->error = error;
+        table.header->rows = (uint32_t)first_row[table.experts];
+      }
     }
   }
   __syncthreads();
-  const int32_t task = (int32_t)(blockIdx.x * DT_TABLE_THREADS + threadIdx.x);
-  if (task >= first_task[table.experts]) return;
+  const int32_t task = (int32_t)(blockIdx.x * DT_TABLE_THREADS + threadIdx.x), total = first_task[table.experts];
+  if (task >= total) return;
   int32_t low = 0, high = table.experts; /* first_task[low] <= task < first_task[high] */
   while (high - low > 1) {
     int32_t middle = (low + high) / 2;
@@ -136,10 +158,19 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const d
   }
   dt_tile_task made =
       dt_task_of(table, low, first_row[low], first_row[low + 1] - first_row[low], task - first_task[low]);
-  uint4 *to = (uint4 *)(table.tasks + task);
-  const uint4 *from = (const uint4 *)&made;
-  to[0] = from[0];
-  to[1] = from[1];
+  const int32_t whole = total - cut;
+  if (task < whole) {
+    dt_write_task(table, task, made);
+    return;
+  }
+  dt_tile_task second = made;
+  for (int i = 0; i < 2; i++) {
+    made.rows[i] = 64;
+    second.row[i] += 64;
+    second.rows[i] -= 64;
+  }
+  dt_write_task(table, whole + 2 * (task - whole), made);
+  dt_write_task(table, whole + 2 * (task - whole) + 1, second);
 }
 
 extern "C" cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream) {
