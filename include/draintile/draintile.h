@@ -3,6 +3,7 @@
 #define DRAINTILE_DRAINTILE_H
 
 #include <draintile/build.h>
+#include <draintile/calibrate.h>
 #include <draintile/checkpoint.h>
 #include <draintile/comm.h>
 #include <draintile/model.h>

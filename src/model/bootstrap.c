@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/statistics.h"
 
 struct dt_resample {
   size_t count, rounds, taken;
@@ -98,4 +99,30 @@ double dt_resample_median(dt_resample *r) {
   if (!r->taken || r->failed) return NAN;
   qsort(r->values, r->taken, sizeof *r->values, ascending);
   return 0.5 * (r->values[(r->taken - 1) / 2] + r->values[r->taken / 2]);
+}
+
+dt_status dt_bootstrap_median(const double *samples, size_t count, int32_t replicates, uint64_t seed,
+                              dt_interval *interval) {
+  int32_t *rounds = malloc((count ? count : 1) * sizeof *rounds);
+  double *medians = malloc((replicates > 0 ? (size_t)replicates : 1) * sizeof *medians);
+  dt_resample *resample = NULL;
+  dt_status status = rounds && medians ? DT_OK : dt_fail(DT_ERR_MEMORY, "bootstrap: %zu samples", count);
+  for (size_t i = 0; i < count && !status; i++) rounds[i] = (int32_t)i;
+  if (!status) status = dt_resample_create(rounds, count, seed, &resample);
+  for (int32_t r = 0; r < replicates && !status; r++) {
+    dt_resample_draw(resample);
+    dt_resample_clear(resample);
+    for (size_t i = 0; i < count; i++) dt_resample_take(resample, i, samples[i]);
+    medians[r] = dt_resample_median(resample);
+  }
+  if (!status) {
+    double value = dt_median(samples, count);
+    *interval = (dt_interval){value, value, value};
+    if (replicates > 0)
+      *interval = (dt_interval){value, fmin(value, dt_quantile(medians, (size_t)replicates, 0.025)),
+                                fmax(value, dt_quantile(medians, (size_t)replicates, 0.975))};
+  }
+  dt_resample_destroy(resample);
+  free(rounds), free(medians);
+  return status;
 }

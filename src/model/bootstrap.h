@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <draintile/model.h>
 #include <draintile/status.h>
 
 typedef struct dt_resample dt_resample;
@@ -21,5 +22,9 @@ void dt_resample_clear(dt_resample *resample);
 void dt_resample_take(dt_resample *resample, size_t sample, double value);
 size_t dt_resample_count(const dt_resample *resample);
 double dt_resample_median(dt_resample *resample); /* NaN when nothing was taken */
+
+/* The median of independent samples with its 95 % bootstrap interval. DT_ERR_MEMORY. */
+dt_status dt_bootstrap_median(const double *samples, size_t count, int32_t replicates, uint64_t seed,
+                              dt_interval *interval);
 
 #endif

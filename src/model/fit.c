@@ -9,7 +9,7 @@
 #include "core/statistics.h"
 
 /* Which samples speak for which constant; thresholds are those of fit.h. */
-static const double plateau = 0.95, recovered = 1.1, stalled = 1.15, tile_bytes = 65536;
+static const double plateau = 0.95, recovered = 1.1, stalled = 1.15, small_gap = 0.1, short_bursts = 4.0;
 
 static int by_place(const void *a, const void *b) {
   const dt_fit_point *x = a, *y = b;
@@ -38,13 +38,18 @@ typedef struct fitting {
   const dt_fit_sample *samples;
   size_t count;
   dt_resample *resample;
-  double rough_rate; /* tells which bursts had time to recover */
-  double rate_drift; /* R of the current replicate over R: its capacities use its rate */
+  double rough_rate;     /* tells which bursts had time to recover */
+  double rate_drift;     /* R of the current replicate over R: its capacities use its rate */
+  dt_fit_points longest; /* by K: the longest bursts that Q(K) counts */
   const dt_fit *fit;
 } fitting;
 
+static int runs_free(const dt_fit_sample *s) {
+  return !s->held_out && (s->alignment == DT_FIT_FREE || s->alignment == DT_FIT_ALONE);
+}
+
 static int is_floor(const dt_fit_sample *s, double rate) {
-  return !s->held_out && s->alignment == DT_FIT_FREE && s->gap_s * rate >= recovered * burst_bytes(s);
+  return runs_free(s) && !s->may_stall && s->gap_s * rate >= recovered * burst_bytes(s);
 }
 
 static int stalls(const dt_fit_sample *s, const dt_fit_points *floors) {
@@ -52,7 +57,8 @@ static int stalls(const dt_fit_sample *s, const dt_fit_points *floors) {
 }
 
 static int is_rate(const dt_fit_sample *s, const dt_fit_points *floors) {
-  return !s->held_out && s->alignment == DT_FIT_FREE && s->bytes_per_s > 0.0 && stalls(s, floors);
+  return runs_free(s) && s->bytes_per_s > 0.0 && stalls(s, floors) &&
+         (s->alignment == DT_FIT_FREE || s->gap_s * s->bytes_per_s <= small_gap * burst_bytes(s));
 }
 
 static int is_capacity(const dt_fit_sample *s, const dt_fit_points *floors) {
@@ -61,7 +67,11 @@ static int is_capacity(const dt_fit_sample *s, const dt_fit_points *floors) {
 
 static int at_point(const dt_fit_sample *s, const dt_fit_point *point) {
   return s->producers == point->producers &&
-         (point->producer_bytes > 0.0 ? s->producer_bytes == point->producer_bytes : s->producer_bytes <= tile_bytes);
+         (point->producer_bytes == 0.0 || s->producer_bytes == point->producer_bytes);
+}
+
+static int is_short(const fitting *f, const dt_fit_sample *s) {
+  return s->producer_bytes <= dt_fit_lookup(&f->longest, s->producers, 0.0);
 }
 
 /* Medians over the resampled samples that speak for `point`. */
@@ -107,7 +117,8 @@ static double capacity_median(const fitting *f, const dt_fit_point *point) {
   dt_resample_clear(f->resample);
   for (size_t i = 0; i < f->count; i++) {
     const dt_fit_sample *s = &f->samples[i];
-    if ((point ? !at_point(s, point) : s->producer_bytes > tile_bytes) || !is_capacity(s, &f->fit->floors)) continue;
+    if (point && !at_point(s, point)) continue;
+    if (((!point || point->producer_bytes == 0.0) && !is_short(f, s)) || !is_capacity(s, &f->fit->floors)) continue;
     double capacity = fmax(0.0, burst_bytes(s) - rate_of(f, s) * s->issue_s);
     dt_resample_take(f->resample, i, point ? capacity : capacity / s->producers);
   }
@@ -121,7 +132,7 @@ static dt_status find_rough_rate(fitting *f) {
   size_t n = 0;
   for (size_t i = 0; i < f->count; i++) {
     const dt_fit_sample *s = &f->samples[i];
-    if (!s->held_out && s->alignment == DT_FIT_FREE && s->bytes_per_s > 0.0) rates[n++] = s->bytes_per_s;
+    if (runs_free(s) && s->bytes_per_s > 0.0) rates[n++] = s->bytes_per_s;
   }
   f->rough_rate = dt_quantile(rates, n, 0.95);
   free(rates);
@@ -133,7 +144,7 @@ static dt_status find_points(const fitting *f, int (*speaks)(const fitting *, co
                              dt_fit_points *points) {
   for (size_t i = 0; i < f->count; i++) {
     const dt_fit_sample *s = &f->samples[i];
-    if (!speaks(f, s) || (!with_bytes && s->producer_bytes > tile_bytes)) continue;
+    if (!speaks(f, s) || (!with_bytes && !is_short(f, s))) continue;
     dt_fit_point *point;
     dt_status status = point_of(points, s, with_bytes, &point);
     if (status) return status;
@@ -155,6 +166,20 @@ static int speaks_of_capacity(const fitting *f, const dt_fit_sample *s) {
   return is_capacity(s, &f->fit->floors);
 }
 
+static dt_status find_longest(fitting *f) {
+  for (size_t i = 0; i < f->count; i++) {
+    const dt_fit_sample *s = &f->samples[i];
+    dt_fit_point *point;
+    if (!speaks_of_capacity(f, s)) continue;
+    dt_status status = point_of(&f->longest, s, 0, &point);
+    if (status) return status;
+    double longest = short_bursts * s->producer_bytes;
+    point->interval.value = point->interval.value > 0.0 ? fmin(point->interval.value, longest) : longest;
+  }
+  qsort(f->longest.point, f->longest.count, sizeof f->longest.point[0], by_place);
+  return DT_OK;
+}
+
 /* Finds the points and their values on the whole sample. */
 static dt_status fit_values(fitting *f, dt_fit *fit) {
   dt_status status = find_rough_rate(f);
@@ -174,7 +199,8 @@ static dt_status fit_values(fitting *f, dt_fit *fit) {
   fit->rate_bytes_per_s.value = plateau_median(f, &fit->rates);
   fit->rate_n = (int64_t)dt_resample_count(f->resample);
 
-  status = find_points(f, speaks_of_capacity, 0, &fit->capacities);
+  status = find_longest(f);
+  if (!status) status = find_points(f, speaks_of_capacity, 0, &fit->capacities);
   if (!status) status = find_points(f, speaks_of_capacity, 1, &fit->burst_capacities);
   if (status) return status;
   dt_fit_points *groups[] = {&fit->capacities, &fit->burst_capacities};

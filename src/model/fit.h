@@ -4,11 +4,12 @@
  * What is fitted (K producers, B bytes each, V = K*B; T means over producers):
  *   R(K,B)   drain rate: median of V/(T+G) of free-running bursts that stall: T >= 1.15 T0. R itself is the median over
  *            all of these whose (K,B) reaches 95 % of the largest
- *   T0(K,B)  issue time without backpressure: median T of free-running bursts with a gap of at least 1.1 V/R
+ *   T0(K,B)  issue time without backpressure: median T of free-running bursts with a gap of at least 1.1 V/R; of one
+ *            producer alone only where V is well below Q
  *   Q(K,B)   capacity: median of V - R*T over isolated (drained) bursts that stall. The law T = (V - Q)/R has its slope
- *            from R, so that R and Q are not traded against each other. Q(K) is the median over B <= 64 KiB, a tile's
- *            bytes: producers share a link unevenly, in long bursts the mean ends well before the last, and a law in
- *            means would count that as capacity.
+ *            from R, so that R and Q are not traded against each other. Q(K) is the median over bursts of at most 4
+ *            times the smallest that stalls: producers share a link unevenly, in long bursts the mean ends well before
+ *            the last, and a law in means would count that as capacity.
  * Medians, because a delayed launch or a throttled round must not move a constant.
  */
 #ifndef DT_MODEL_FIT_H
@@ -23,7 +24,8 @@
 typedef enum dt_fit_alignment {
   DT_FIT_FREE = 0,    /* producers run their own loops */
   DT_FIT_ALIGNED = 1, /* all start together, by the clock: the second burst of a pair, gap_s after a drained first */
-  DT_FIT_DRAINED = 2  /* isolated: the queue is empty when a burst starts */
+  DT_FIT_DRAINED = 2, /* isolated: the queue is empty when a burst starts */
+  DT_FIT_ALONE = 3    /* free-running, but one producer: aligned with itself, so the capacity limits it */
 } dt_fit_alignment;
 
 typedef struct dt_fit_sample {
@@ -34,6 +36,7 @@ typedef struct dt_fit_sample {
   double bytes_per_s;    /* V over the mean period; 0: not measured */
   int32_t alignment;     /* dt_fit_alignment */
   int32_t held_out;      /* 1: not used by dt_fit_samples */
+  int32_t may_stall;     /* 1: V may exceed Q, so that an isolated burst says nothing about T0 */
 } dt_fit_sample;
 
 typedef struct dt_fit_point {

@@ -61,6 +61,9 @@ double dt_fit_issue_s(const dt_fit *fit, dt_law law, const dt_fit_sample *questi
   if (law == DT_LAW_MAX && question->alignment == DT_FIT_DRAINED) return model.t0_s;
   if (law == DT_LAW_MAX || question->alignment == DT_FIT_FREE)
     return fmax(model.t0_s, volume / model.rate_bytes_per_s - question->gap_s);
+  if (question->alignment == DT_FIT_ALONE)
+    return fmax(model.t0_s,
+                volume / model.rate_bytes_per_s - fmin(question->gap_s, model.capacity_bytes / model.rate_bytes_per_s));
   if (question->alignment == DT_FIT_ALIGNED) return dt_fit_pair_s(&model, volume, question->gap_s);
   return fmax(model.t0_s, (volume - model.capacity_bytes) / model.rate_bytes_per_s);
 }

@@ -27,7 +27,7 @@ typedef enum dt_probe_pattern {
   DT_PROBE_MANY_TO_ONE = 4 /* every rank but 0 to rank 0 */
 } dt_probe_pattern;
 const char *dt_probe_pattern_name(int32_t pattern);     /* "local", "one-way", ... */
-const char *dt_probe_alignment_name(int32_t alignment); /* "free", "aligned", "drained" */
+const char *dt_probe_alignment_name(int32_t alignment); /* "free", "aligned", "drained", "alone" */
 
 typedef enum dt_probe_third {
   DT_PROBE_NOTHING = 0,

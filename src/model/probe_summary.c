@@ -16,7 +16,7 @@ const char *dt_probe_pattern_name(int32_t pattern) {
 }
 
 const char *dt_probe_alignment_name(int32_t alignment) {
-  static const char *const names[] = {"free", "aligned", "drained"};
+  static const char *const names[] = {"free", "aligned", "drained", "alone"};
   return names[alignment];
 }
 

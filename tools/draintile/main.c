@@ -11,7 +11,7 @@
 
 /* A new subcommand is one file and one row here. */
 static const tool_command *const commands[] = {
-    &command_info, &command_model, &command_plan, &command_moe, &command_simulate, &command_synth,
+    &command_info, &command_model, &command_plan, &command_moe, &command_simulate, &command_calibrate, &command_synth,
 };
 
 static void print_overview(FILE *out) {

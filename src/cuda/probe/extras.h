@@ -1,0 +1,40 @@
+/* What a calibration measures on GPUs beside the bursts. Each file adds its constants and tables to a platform. */
+#ifndef DT_CUDA_PROBE_EXTRAS_H
+#define DT_CUDA_PROBE_EXTRAS_H
+
+#include <draintile/platform.h>
+
+#include "probe.h"
+
+enum { DT_EXTRA_ROUNDS = 20, DT_EXTRA_QUICK_ROUNDS = 8 };
+
+/* Visibility, the shadow of a burst, puts by size and SMs, K_act, flags, fences, launches. */
+dt_status dt_extras_stores(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
+/* Device memory, copy engine, NCCL (if libnccl can be loaded). */
+dt_status dt_extras_copies(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
+/* Matrix products by cuBLAS (if it can be loaded): a stand-in, marked so. */
+dt_status dt_extras_compute(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
+
+/* A constant from its samples: the median, and the bootstrap interval of the median. */
+dt_status dt_extras_constant(dt_platform *platform, const char *name, const double *samples, size_t count,
+                             const char *method);
+
+/* A table under construction: points with their samples. */
+typedef struct dt_extras_table {
+  dt_platform_table table;
+  dt_platform_point points[64];
+  double samples[64 * DT_EXTRA_ROUNDS];
+  size_t used;
+} dt_extras_table;
+dt_status dt_extras_table_create(const char *name, const char *pattern, const char *operation, const char *alignment,
+                                 const char *method, dt_extras_table **table);
+void dt_extras_argument(dt_extras_table *table, const char *name);
+/* at[argument_count]; at most 64 points of at most DT_EXTRA_ROUNDS samples. */
+dt_status dt_extras_point(dt_extras_table *table, const double *at, const double *samples, size_t count);
+/* Adds it to the platform unless it is empty or status is set, frees it, passes the status on. */
+dt_status dt_extras_table_finish(dt_extras_table *table, dt_status status, dt_platform *platform);
+
+/* The first of the names that dlopen finds; NULL: none. */
+void *dt_extras_library(const char *const *names, size_t count);
+
+#endif

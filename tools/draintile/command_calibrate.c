@@ -1,0 +1,155 @@
+/* draintile calibrate: measures this machine into a platform file, or verifies one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "calibrate_report.h"
+#include "commands.h"
+#include "log.h"
+#include "progress.h"
+#include "ranks.h"
+
+enum { DEVICE_CPU = 0, DEVICE_CUDA = 1 };
+
+typedef struct calibrate_job {
+  const tool_args *args;
+  dt_calibrate_config config;
+  dt_comm_config comm;
+  dt_platform *verified; /* the file to verify; NULL: a calibration */
+  int32_t ranks;
+  const char *output;
+} calibrate_job;
+
+static void show_progress(void *context, double done, double total) {
+  tool_progress *progress = context;
+  if (progress->total == 0) progress_start(progress, "calibrate", total);
+  progress_add(progress, done - progress->done);
+}
+
+/* Calibrates or verifies and reports, on the rank that holds the results. */
+static int measure(calibrate_job *job) {
+  dt_platform *platform = NULL;
+  dt_verification *verification = NULL;
+  tool_progress progress = {.total = 0};
+  job->config.progress = show_progress;
+  job->config.progress_context = &progress;
+  dt_status status =
+      job->verified ? dt_verify(&job->config, job->verified, &verification) : dt_calibrate(&job->config, &platform);
+  if (progress.total > 0) progress_end(&progress);
+  if (status) return log_status(status, NULL);
+  int code = TOOL_OK;
+  if (verification) {
+    if (job->output) code = report_write(verification, job->verified, job->output);
+    if (!job->output || strcmp(job->output, "-") != 0) report_verification(stdout, verification);
+    if (code == TOOL_OK && !verification->pass) code = TOOL_CHECK_FAILED;
+  } else if (platform) {
+    status = dt_platform_save(platform, job->output);
+    code = status ? log_status(status, NULL) : TOOL_OK;
+    if (code == TOOL_OK) report_platform(stdout, platform);
+  }
+  dt_verification_destroy(verification);
+  dt_platform_destroy(platform);
+  return code;
+}
+
+/* One rank of the CPU fabric, in its process; rank 0 reports. */
+static int run_rank(rank_link *link, void *context) {
+  calibrate_job *job = context;
+  dt_status status =
+      dt_comm_create_shm(link->rank, link->ranks, rank_link_allgather, link, &job->comm, &job->config.comm);
+  if (status) {
+    link->account->secondary = status == DT_ERR_PEER;
+    return rank_link_fail(link, log_exit_code(status), "%s", dt_error_detail());
+  }
+  int code = measure(job);
+  fflush(stdout);
+  dt_comm_destroy(job->config.comm);
+  return code;
+}
+
+static int read_link(calibrate_job *job) {
+  const tool_args *args = job->args;
+  dt_comm_config_init(&job->comm);
+  if (!args_set(args, "link-rate")) return TOOL_OK;
+  job->comm.link_bytes_per_s = args_number(args, "link-rate");
+  job->comm.link_capacity_bytes = args_number(args, "link-capacity");
+  job->comm.link_latency_s = args_number(args, "link-latency");
+  if (job->comm.link_bytes_per_s <= 0)
+    return log_fail(TOOL_USAGE, "--link-rate: \"%s\"; allowed: more than 0", args_text(args, "link-rate"));
+  if (job->comm.link_capacity_bytes <= 0)
+    return log_fail(TOOL_USAGE, "--link-capacity: \"%s\"; allowed: more than 0", args_text(args, "link-capacity"));
+  return TOOL_OK;
+}
+
+static int run_cpu(calibrate_job *job) {
+  int code = read_link(job);
+  if (code) return code;
+  job->ranks = args_set(job->args, "ranks") ? (int32_t)args_int(job->args, "ranks") : 2;
+  ranks_config ranks = {.ranks = job->ranks,
+                        .timeout_s = job->comm.timeout_s,
+                        .entry_timeout_s = job->comm.entry_timeout_s,
+                        .context = job,
+                        .run = run_rank};
+  fflush(stdout);
+  return ranks_run(&ranks);
+}
+
+static int plot(const calibrate_job *job, const char *path) {
+  dt_platform *platform = NULL;
+  dt_status status = dt_platform_load(path, &platform);
+  if (status) return log_status(DT_ERR_INPUT, NULL);
+  int code = plot_platform(platform, args_text(job->args, "residuals"), args_text(job->args, "plot"));
+  dt_platform_destroy(platform);
+  return code;
+}
+
+static int run(const tool_args *args) {
+  calibrate_job job = {.args = args, .output = args_text(args, "output")};
+  const char *from = args_text(args, "from"), *verify = args_text(args, "verify");
+  if (from && verify) return log_fail(TOOL_USAGE, "--verify: \"%s\"; not together with --from", verify);
+  if (from && !args_set(args, "plot")) return log_fail(TOOL_USAGE, "--from: \"%s\"; allowed: with --plot", from);
+  if (verify && args_set(args, "plot")) return log_fail(TOOL_USAGE, "--plot: not together with --verify; use --from");
+  if (from) return plot(&job, from);
+  dt_calibrate_config_init(&job.config);
+  job.config.quick = args_set(args, "quick");
+  job.config.seed = (uint64_t)args_int(args, "seed");
+  job.config.producers = (int32_t)args_int(args, "producers");
+  if (verify && dt_platform_load(verify, &job.verified)) return log_status(DT_ERR_INPUT, NULL);
+  if (!verify && !job.output) job.output = "platform.json";
+  int code;
+  if (args_choice(args, "device") == DEVICE_CPU) {
+    code = run_cpu(&job);
+  } else {
+    job.config.ranks = args_set(args, "ranks") ? (int32_t)args_int(args, "ranks") : 0;
+    code = measure(&job);
+  }
+  if (code == TOOL_OK && args_set(args, "plot")) code = plot(&job, job.output);
+  dt_platform_destroy(job.verified);
+  return code;
+}
+
+static const char *const device_names[] = {"cpu", "cuda", NULL};
+
+static const arg_option options[] = {
+    OPT_CHOICE("device", "DEVICE", "cuda", device_names, "cuda: the GPUs; cpu: the fabric between rank processes"),
+    OPT_INT("ranks", "W", NULL, 1, 64, "GPUs (all) or rank processes (2)"),
+    OPT_FLAG("quick", "fewer settings and rounds: 20 s at most instead of 120 s"),
+    OPT_TEXT("output", "FILE", NULL, "the platform file (platform.json), or with --verify the results"),
+    OPT_TEXT("verify", "FILE", NULL, "measure other settings and compare them with this platform file"),
+    OPT_TEXT("plot", "DIR", NULL, "draw pictures with gnuplot, PNG and SVG"),
+    OPT_TEXT("from", "FILE", NULL, "draw from this platform file, measure nothing"),
+    OPT_TEXT("residuals", "FILE", NULL, "results of --verify, for the picture of residuals"),
+    OPT_RATE("link-rate", NULL, "cpu: rate of the paced link; memory speed without"),
+    OPT_SIZE("link-capacity", "4.25MiB", "cpu: bytes in flight before a put blocks"),
+    OPT_TIME("link-latency", "0", "cpu: added to every put's visibility"),
+    OPT_INT("producers", "K", "1", 1, 8, "cpu: threads a sender stores with"),
+    OPTION_SEED,
+};
+
+const tool_command command_calibrate = {
+    .name = "calibrate",
+    .summary = "measure this machine into a platform file, or verify one",
+    .options = options,
+    .option_count = ARGS_COUNT(options),
+    .run = run,
+    .notes = "Without a GPU, --device cuda exits with 77. Clocks are read, never set.",
+};
