@@ -174,6 +174,30 @@ static void shared_cores_are_accounted_for(void **state) {
   release(&m);
 }
 
+/* Two workers on each of three ranks take turns on three cores: two of three tiles run undisturbed, the others wait
+ * for a turn of three times their length. The mean is twice the cost, the median is not. */
+static void turns_on_a_core_are_accounted_for(void **state) {
+  (void)state;
+  measured m;
+  dt_sim_costs planted, got;
+  planted_costs(&planted);
+  measure(&m, &planted, 2);
+  for (int i = 0; i < RUNS * RANKS; i++) {
+    dt_span *spans = (dt_span *)(uintptr_t)m.traces[i].spans;
+    int turn = 0;
+    for (size_t s = 0; s < m.traces[i].span_count; s++) {
+      uint64_t length = spans[s].end_ns - spans[s].begin_ns;
+      if ((spans[s].kind == DT_SPAN_L1 || spans[s].kind == DT_SPAN_L2) && turn++ % 3 == 0)
+        spans[s].end_ns += 3 * length;
+    }
+  }
+  planted.cores = 3;
+  fit_blank(&m, &planted, &got);
+  double rows = 32 * (got.l1_row_s + got.l2_row_s) + got.l1_base_s + got.l2_base_s;
+  assert_within("tiles", rows, 32 * (planted.l1_row_s + planted.l2_row_s) + planted.l1_base_s + planted.l2_base_s, 0.1);
+  release(&m);
+}
+
 static void recovers_through_noise_and_outliers(void **state) {
   (void)state;
   measured m;
@@ -256,6 +280,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(recovers_exactly_without_noise),
       cmocka_unit_test(shared_cores_are_accounted_for),
+      cmocka_unit_test(turns_on_a_core_are_accounted_for),
       cmocka_unit_test(recovers_through_noise_and_outliers),
       cmocka_unit_test(equal_tiles),
       cmocka_unit_test(never_negative),
