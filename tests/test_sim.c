@@ -413,6 +413,23 @@ static void no_tokens_no_time(void **state) {
   assert_near(total(&w), w.costs.plan_s + 3 * w.costs.barrier_s);
 }
 
+/* A parked worker runs again a little later: each of the stalled stores and the wait for L1's rows costs it once. */
+static void waking_takes_time(void **state) {
+  (void)state;
+  world w;
+  bursts_world(&w, 10);
+  w.costs.link_bytes_per_s = 1e8;
+  w.costs.link_capacity_bytes = 1e9;
+  w.costs.wake_s = 5e-6;
+  double free_running = total(&w); /* nothing stalls; rank 0 has no reduction */
+  w.costs.wake_s = 0.0;
+  assert_near(free_running, total(&w));
+  w.costs.link_capacity_bytes = 0.0; /* every store waits for its own drain */
+  assert_near(total(&w), 10 * 160e-6);
+  w.costs.wake_s = 5e-6;
+  assert_near(total(&w), 10 * 165e-6);
+}
+
 /* Zeros mean the executor's defaults. */
 static void defaults_of_the_plan(void **state) {
   (void)state;
@@ -499,6 +516,7 @@ int main(void) {
       cmocka_unit_test(faster_links_never_hurt_one_worker),
       cmocka_unit_test(traces_nest),
       cmocka_unit_test(no_tokens_no_time),
+      cmocka_unit_test(waking_takes_time),
       cmocka_unit_test(defaults_of_the_plan),
       cmocka_unit_test(auto_takes_the_least),
       cmocka_unit_test(bad_arguments_name_the_field),

@@ -40,6 +40,7 @@ static void planted_costs(dt_sim_costs *costs) {
   costs->put_base_s = 5e-6;
   costs->plan_s = 400e-6;
   costs->barrier_s = 60e-6;
+  costs->wake_s = 15e-6;
   costs->link_bytes_per_s = 2e8;
   costs->link_capacity_bytes = 300000;
   costs->link_latency_s = 20e-6;
@@ -138,6 +139,7 @@ static void assert_recovered(const dt_sim_costs *got, const dt_sim_costs *plante
   SAME(copy_s_per_byte);
   SAME(local_copy_s_per_byte);
   SAME(put_base_s);
+  SAME(wake_s);
 #undef SAME
 }
 

@@ -35,6 +35,7 @@ typedef struct dt_sim_costs {
   double local_copy_s_per_byte;       /* own rows of dispatch; 0: read where they are */
   double plan_s, entry_s;             /* building the plan; the counts exchange */
   double barrier_s;                   /* serial's stage barriers */
+  double wake_s;                      /* from the end of a parked wait or stall until the thread runs */
   double link_bytes_per_s;            /* R of each sender; 0: infinite */
   double link_capacity_bytes;         /* Q */
   double link_latency_s;

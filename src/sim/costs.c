@@ -29,6 +29,7 @@ static const struct {
     {offsetof(dt_sim_costs, plan_s), "sim_plan_s"},
     {offsetof(dt_sim_costs, entry_s), "sim_entry_s"},
     {offsetof(dt_sim_costs, barrier_s), "sim_barrier_s"},
+    {offsetof(dt_sim_costs, wake_s), "sim_wake_s"},
     {offsetof(dt_sim_costs, link_bytes_per_s), "sim_link_bytes_per_s"},
     {offsetof(dt_sim_costs, link_capacity_bytes), "sim_link_capacity_bytes"},
     {offsetof(dt_sim_costs, link_latency_s), "sim_link_latency_s"},

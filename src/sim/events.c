@@ -74,7 +74,7 @@ sim_thread *sim_next(sim_world *world) {
 int sim_counter_wait(sim_world *world, sim_thread *thread, sim_counter *counter) {
   if (counter->count >= counter->target) {
     if (counter->visible <= world->now) return 1;
-    sim_wake_at(world, thread, counter->visible);
+    sim_wake_at(world, thread, counter->visible + world->costs.wake_s);
     return 0;
   }
   int32_t index = thread_index(world, thread);
@@ -95,7 +95,8 @@ void sim_counter_add(sim_world *world, sim_counter *counter, int64_t value, doub
   for (int32_t index = counter->first_waiter; index >= 0;) {
     sim_thread *thread = &world->thread[index];
     index = thread->next_waiter;
-    sim_wake_at(world, thread, counter->visible);
+    double ready = counter->visible > world->now ? counter->visible : world->now;
+    sim_wake_at(world, thread, ready + world->costs.wake_s);
   }
   counter->first_waiter = -1;
 }

@@ -28,7 +28,7 @@ typedef struct fitting {
   const dt_sim_config *config;
   const dt_sim_costs *costs;
   double compute_share, copy_share; /* of a core that a thread had */
-  observations tiles, reduce, shared, copies;
+  observations tiles, reduce, shared, copies, wakes;
   const dt_span **sorted; /* scratch for one trace */
   size_t *tiles_end;      /* [traces] */
 } fitting;
@@ -177,8 +177,12 @@ static dt_status add_copies(fitting *fit, const dt_trace_rank *trace) {
     double row = (double)(span->kind == DT_SPAN_DISPATCH ? fit->config->row_in_bytes : fit->config->row_out_bytes);
     double bytes = row * span->rows;
     if (remote && costs->link_bytes_per_s > 0.0) {
-      drain_free = fmax(drain_free, begin) + bytes / costs->link_bytes_per_s;
-      if (drain_free - costs->link_capacity_bytes / costs->link_bytes_per_s > begin) continue;
+      double drain = bytes / costs->link_bytes_per_s;
+      drain_free = fmax(drain_free, begin) + drain;
+      double stall = drain_free - costs->link_capacity_bytes / costs->link_bytes_per_s - begin;
+      /* A long stall outlasts the copy: what follows it is the waking. */
+      if (stall > drain / 2 && !add(&fit->wakes, fmax(0.0, seconds - stall))) return no_memory();
+      if (stall > 0.0) continue;
     }
     sim_observation *o = add(&fit->copies, seconds * fit->copy_share);
     if (!o) return no_memory();
@@ -217,6 +221,15 @@ static dt_status skew(const fitting *fit, size_t traces, const double coefficien
   return DT_OK;
 }
 
+static dt_status median_wake(const observations *wakes, double *wake_s) {
+  double *seconds = malloc((wakes->count + 1) * sizeof *seconds);
+  if (!seconds) return no_memory();
+  for (size_t i = 0; i < wakes->count; i++) seconds[i] = wakes->items[i].y;
+  if (wakes->count) *wake_s = dt_median(seconds, wakes->count);
+  free(seconds);
+  return DT_OK;
+}
+
 /* What the runs did not show keeps its value. */
 static dt_status solve(const fitting *fit, size_t traces, dt_sim_costs *costs) {
   double tiles[SIM_COLUMNS], reduce[SIM_COLUMNS], shared[SIM_COLUMNS], copies[SIM_COLUMNS];
@@ -226,6 +239,7 @@ static dt_status solve(const fitting *fit, size_t traces, dt_sim_costs *costs) {
   if (!status) status = sim_robust_fit(fit->copies.items, fit->copies.count, copies);
   double factor = 1.0;
   if (!status) status = skew(fit, traces, tiles, &factor);
+  if (!status) status = median_wake(&fit->wakes, &costs->wake_s);
   if (status) return status;
   for (int c = 0; c < SIM_COLUMNS; c++) tiles[c] *= factor;
   if (has_column(&fit->tiles, L1_BASE)) {
@@ -302,5 +316,6 @@ dt_status dt_sim_fit(const dt_sim_config *config, const dt_trace_rank *traces, c
   free(fit.reduce.items);
   free(fit.shared.items);
   free(fit.copies.items);
+  free(fit.wakes.items);
   return status;
 }

@@ -11,7 +11,7 @@ int sim_put_may_start(sim_world *world, sim_thread *thread) {
   if (!sim_is_direct(rank->plan->config.schedule)) return 1;
   double at = rank->drain_free - costs->dispatch_backlog_bytes / costs->link_bytes_per_s;
   if (at <= world->now) return 1;
-  sim_wake_at(world, thread, at);
+  sim_wake_at(world, thread, at + costs->wake_s);
   return 0;
 }
 

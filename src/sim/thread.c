@@ -238,7 +238,7 @@ void sim_run_thread(sim_world *world, sim_thread *thread) {
       thread->put.copied = world->now;
       thread->step = SIM_STEP_PUT_DONE;
       if (thread->put.stall_end <= world->now) break;
-      sim_wake_at(world, thread, thread->put.stall_end);
+      sim_wake_at(world, thread, thread->put.stall_end + world->costs.wake_s);
       return;
     case SIM_STEP_PUT_DONE:
       sim_put_finish(world, thread);
