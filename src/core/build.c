@@ -21,8 +21,7 @@ void dt_build_info(dt_build *build) {
 int dt_build_processors(void) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0)
-    return 1;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
   int count = CPU_COUNT(&set);
   return count > 0 ? count : 1;
 }

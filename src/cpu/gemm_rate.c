@@ -62,7 +62,8 @@ dt_status dt_sgemm_rate(int32_t threads, int32_t repeats, double *flop_per_s) {
     return dt_fail(DT_ERR_ARGUMENT, "threads: %d; allowed: 1 to %d", threads, THREADS_MAX);
   if (repeats < 1) return dt_fail(DT_ERR_ARGUMENT, "repeats: %d; allowed: 1 or more", repeats);
   gemm_thread *all = calloc((size_t)threads, sizeof(*all));
-  int ready = all != NULL;
+  if (!all) return dt_fail(DT_ERR_MEMORY, "threads: %d: no memory", threads);
+  int ready = 1;
   for (int32_t i = 0; ready && i < threads; i++) ready = reserve(&all[i], (uint64_t)i + 1);
   dt_status status = ready ? DT_OK : dt_fail(DT_ERR_MEMORY, "threads: %d: no memory for their matrices", threads);
   double best_s = 0;
@@ -71,7 +72,7 @@ dt_status dt_sgemm_rate(int32_t threads, int32_t repeats, double *flop_per_s) {
     if (seconds <= 0) status = dt_fail(DT_ERR_SYSTEM, "threads: %d could not be started", threads);
     if (i > 0 && (best_s == 0 || seconds < best_s)) best_s = seconds;
   }
-  for (int32_t i = 0; all && i < threads; i++) {
+  for (int32_t i = 0; i < threads; i++) {
     free(all[i].a);
     free(all[i].b);
     free(all[i].c);

@@ -258,7 +258,7 @@ int args_dispatch(const tool_command *const *commands, size_t count, int argc, c
   }
   tool_args args = {.command = command, .title = title};
   args.values = calloc(command->option_count + 1, sizeof(*args.values));
-  if (!args.values) return log_fail(TOOL_FAILED, "out of memory");
+  if (!args.values) return log_out_of_memory();
   int code = parse(&args, argc - at, argv + at);
   if (code == TOOL_OK) code = command->run(&args);
   free(args.values);

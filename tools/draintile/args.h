@@ -8,8 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* What every subcommand exits with. */
-enum { TOOL_OK = 0, TOOL_CHECK_FAILED = 1, TOOL_USAGE = 2, TOOL_FAILED = 3, TOOL_SKIPPED = 77 };
+#include "log.h"
 
 typedef enum arg_kind {
   ARG_FLAG,

@@ -74,6 +74,8 @@ static int read_link(const tool_args *args, dt_comm_config *comm) {
       return log_fail(TOOL_USAGE, "--timeout: \"%s\"; allowed: more than 0", args_text(args, "timeout"));
   }
   if (args_set(args, "entry-timeout")) comm->entry_timeout_s = args_number(args, "entry-timeout");
+  if (args_number(args, "delay") > 1)
+    return log_fail(TOOL_USAGE, "--delay: \"%s\"; allowed: 0 to 1s", args_text(args, "delay"));
   return TOOL_OK;
 }
 
@@ -179,7 +181,7 @@ static int share_memory(moe_job *job) {
   size_t ranks = (size_t)job->ranks;
   job->serial_spans = calloc((size_t)(job->repeat + 1) * ranks, sizeof(*job->serial_spans));
   job->last_spans = calloc(RUNS_MAX * ranks, sizeof(*job->last_spans));
-  return job->serial_spans && job->last_spans ? TOOL_OK : log_fail(TOOL_FAILED, "out of memory");
+  return job->serial_spans && job->last_spans ? TOOL_OK : log_out_of_memory();
 }
 
 static int take_spans(void *context, int32_t rank, int32_t tag, const void *data, size_t bytes) {
@@ -188,9 +190,12 @@ static int take_spans(void *context, int32_t rank, int32_t tag, const void *data
   moe_spans copy = {.spans = malloc(bytes + 1), .count = bytes / sizeof(dt_span)};
   if (!copy.spans) return log_fail(TOOL_FAILED, "out of memory for the spans of rank %d", rank);
   memcpy(copy.spans, data, bytes);
-  size_t at = (size_t)rank;
-  if (run == 0) job->serial_spans[(size_t)repeat * (size_t)job->ranks + at] = copy;
-  if (repeat == job->repeat - 1) job->last_spans[(size_t)run * (size_t)job->ranks + at] = copy;
+  size_t ranks = (size_t)job->ranks, at = (size_t)rank;
+  moe_spans *last = &job->last_spans[(size_t)run * ranks + at];
+  moe_spans *kept = run == 0 ? &job->serial_spans[(size_t)repeat * ranks + at] : last;
+  free(kept->spans);
+  *kept = copy;
+  if (run == 0 && repeat == job->repeat - 1) *last = copy;
   return TOOL_OK;
 }
 

@@ -41,7 +41,7 @@ static int route(simulate_job *job) {
   int32_t *ids = malloc((size_t)(tokens * top_k + 1) * sizeof(*ids));
   job->counts = (counts_matrix){.ranks = ranks, .experts = experts};
   job->counts.values = calloc((size_t)ranks * (size_t)experts, sizeof(*job->counts.values));
-  int code = ids && job->counts.values ? TOOL_OK : log_fail(TOOL_FAILED, "out of memory");
+  int code = ids && job->counts.values ? TOOL_OK : log_out_of_memory();
   if (code == TOOL_OK)
     code = synthetic_route((synthetic_routing)args_choice(args, "routing"), tokens, experts, top_k,
                            (uint64_t)args_int(args, "seed"), ids);
@@ -60,7 +60,7 @@ static int count_tokens(simulate_job *job) {
   const tool_args *args = job->args;
   int64_t first, top_k = args_int(args, "top-k");
   job->tokens = calloc((size_t)job->counts.ranks, sizeof(*job->tokens));
-  if (!job->tokens) return log_fail(TOOL_FAILED, "out of memory");
+  if (!job->tokens) return log_out_of_memory();
   for (int32_t rank = 0; rank < job->counts.ranks; rank++) {
     int64_t slots = 0;
     for (int32_t e = 0; e < job->counts.experts; e++)
@@ -83,7 +83,7 @@ static int read_counts(simulate_job *job) {
       return log_fail(TOOL_USAGE, "--counts: required without --ranks, --experts and --tokens");
     code = route(job);
   }
-  if (code) return code;
+  if (code || job->counts.ranks < 1) return code;
   if (job->counts.experts % job->counts.ranks)
     return log_fail(TOOL_USAGE, "experts: %d; allowed: a multiple of %d ranks", job->counts.experts, job->counts.ranks);
   return count_tokens(job);
@@ -178,7 +178,7 @@ static int simulate_one(simulate_job *job, dt_schedule schedule) {
   costs.dispatch_backlog_bytes = direct ? costs.link_capacity_bytes / 2 : 0;
   run->schedule = schedule;
   run->rank_total_s = calloc((size_t)job->counts.ranks, sizeof(double));
-  if (!run->rank_total_s) return log_fail(TOOL_FAILED, "out of memory");
+  if (!run->rank_total_s) return log_out_of_memory();
   job->run_count++;
   run->result.rank_total_s = run->rank_total_s;
   dt_status status = dt_simulate(&config, &costs, job->counts.values, &run->result,
@@ -271,7 +271,7 @@ static void print_all(const simulate_job *job) {
 static int write_trace(const simulate_job *job, const char *path) {
   size_t ranks = (size_t)job->counts.ranks, count = ranks * (size_t)job->run_count;
   dt_trace_rank *all = calloc(count, sizeof(*all));
-  if (!all) return log_fail(TOOL_FAILED, "out of memory");
+  if (!all) return log_out_of_memory();
   for (size_t i = 0; i < count; i++) {
     all[i] = job->runs[i / ranks].traces[i % ranks];
     all[i].name = schedule_names[job->runs[i / ranks].schedule];

@@ -17,7 +17,7 @@ static int write_routed(const tool_args *args, const synthetic_tensor *hidden, u
   int32_t *ids = malloc(((size_t)slots + 1) * sizeof(*ids));
   int64_t *wide = malloc(((size_t)slots + 1) * sizeof(*wide));
   float *weights = malloc(((size_t)slots + 1) * sizeof(*weights));
-  int code = ids && wide && weights ? TOOL_OK : log_fail(TOOL_FAILED, "out of memory");
+  int code = ids && wide && weights ? TOOL_OK : log_out_of_memory();
   if (code == TOOL_OK)
     code = synthetic_route((synthetic_routing)args_choice(args, "routing"), tokens, experts, top_k, seed, ids);
   for (int64_t i = 0; code == TOOL_OK && i < slots; i++) {

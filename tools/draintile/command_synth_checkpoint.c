@@ -73,7 +73,7 @@ static int list_tensors(const model_shape *m, tensor_list *list) {
   list->tensors = calloc(list->capacity, sizeof(*list->tensors));
   list->names = calloc(list->capacity, sizeof(*list->names));
   list->shard = calloc(list->capacity, sizeof(*list->shard));
-  if (!list->tensors || !list->names || !list->shard) return log_fail(TOOL_FAILED, "out of memory");
+  if (!list->tensors || !list->names || !list->shard) return log_out_of_memory();
   add(list, m, VOCABULARY, m->hidden, "model.embed_tokens.weight");
   for (int64_t layer = 0; layer < m->layers; layer++) add_layer(list, m, layer);
   add(list, m, m->hidden, 0, "model.norm.weight");

@@ -34,7 +34,7 @@ static int read_matrix(const char *path, const json_t *matrix, counts_matrix *co
   counts->ranks = (int32_t)ranks;
   counts->experts = (int32_t)experts;
   counts->values = calloc(ranks * experts, sizeof(*counts->values));
-  if (!counts->values) return log_fail(TOOL_FAILED, "out of memory");
+  if (!counts->values) return log_out_of_memory();
   for (size_t rank = 0; rank < ranks; rank++) {
     int code = read_row(path, json_array_get(matrix, rank), rank, counts);
     if (code) return code;

@@ -67,7 +67,7 @@ static int write_in_place(const json_t *root, const char *path) {
 static int write_and_rename(const json_t *root, const char *path) {
   size_t size = strlen(path) + 32;
   char *temporary = malloc(size);
-  if (!temporary) return log_fail(TOOL_FAILED, "out of memory");
+  if (!temporary) return log_out_of_memory();
   snprintf(temporary, size, "%s.%ld.tmp", path, (long)getpid());
   FILE *file = fopen(temporary, "wx");
   int code = TOOL_OK;
@@ -90,7 +90,7 @@ int json_write(json_t *root, const char *path) {
   struct stat status;
   int code;
   if (!root)
-    code = log_fail(TOOL_FAILED, "out of memory");
+    code = log_out_of_memory();
   else if (strcmp(path, "-") == 0)
     code = write_stream(root, stdout, "standard output");
   else if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))

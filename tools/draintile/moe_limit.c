@@ -25,6 +25,8 @@ static double expert_bytes(const dt_expert *expert) {
   return matrix_bytes(&expert->gate) + matrix_bytes(&expert->up) + matrix_bytes(&expert->down);
 }
 
+static volatile uint64_t read_sink; /* so that the reads are not optimized away */
+
 /* Reads a contiguous matrix once; returns something that depends on every byte. */
 static uint64_t read_matrix(const dt_matrix *matrix) {
   const char *data = matrix->data;
@@ -43,7 +45,6 @@ static int contiguous(const dt_matrix *matrix) {
 
 /* The rate at which this rank reads the weights of its experts, all ranks reading at once. */
 static double read_rate(const dt_moe_weights *weights, const int64_t *rows) {
-  volatile uint64_t sink = 0;
   double best = 0;
   for (int repeat = 0; repeat < READ_REPEATS; repeat++) {
     double begin_s = now_s(), bytes = 0;
@@ -51,7 +52,7 @@ static double read_rate(const dt_moe_weights *weights, const int64_t *rows) {
       const dt_matrix *all[] = {&weights->experts[e].gate, &weights->experts[e].up, &weights->experts[e].down};
       for (size_t i = 0; rows[e] > 0 && i < ARGS_COUNT(all); i++)
         if (contiguous(all[i])) {
-          sink ^= read_matrix(all[i]);
+          read_sink ^= read_matrix(all[i]);
           bytes += matrix_bytes(all[i]);
         }
     }

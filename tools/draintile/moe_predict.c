@@ -50,8 +50,8 @@ static void sim_config(const moe_job *job, int32_t run, int64_t *tokens, dt_sim_
 
 int moe_fit(moe_job *job, int32_t first_repeat, int32_t end_repeat) {
   size_t ranks = (size_t)job->ranks, count = ranks * (size_t)(end_repeat - first_repeat);
-  dt_plan **made = calloc(ranks, sizeof(*made));
-  const dt_plan **plans = calloc(count, sizeof(*plans));
+  dt_plan **made = calloc(ranks, sizeof(dt_plan *));
+  const dt_plan **plans = calloc(count, sizeof(dt_plan *));
   dt_trace_rank *traces = calloc(count, sizeof(*traces));
   int64_t *tokens = calloc(ranks, sizeof(*tokens));
   int ready = made && plans && traces && tokens;
@@ -77,7 +77,7 @@ int moe_fit(moe_job *job, int32_t first_repeat, int32_t end_repeat) {
   free(made);
   free(plans);
   free(traces);
-  if (!ready) return log_fail(TOOL_FAILED, "out of memory");
+  if (!ready) return log_out_of_memory();
   if (status) return log_status(status, "fit of the serial run");
   job->costs_ready = 1;
   return TOOL_OK;
@@ -85,7 +85,7 @@ int moe_fit(moe_job *job, int32_t first_repeat, int32_t end_repeat) {
 
 int moe_predict(moe_job *job) {
   int64_t *tokens = calloc((size_t)job->ranks, sizeof(*tokens));
-  if (!tokens) return log_fail(TOOL_FAILED, "out of memory");
+  if (!tokens) return log_out_of_memory();
   dt_status status = DT_OK;
   for (int32_t run = 0; !status && run < *job->shared.run_count; run++) {
     dt_sim_config config;
@@ -109,7 +109,7 @@ static void explain(const double *predicted_s, dt_schedule chosen) {
 
 int moe_choose(moe_job *job, int32_t *schedule) {
   int64_t *tokens = calloc((size_t)job->ranks, sizeof(*tokens));
-  if (!tokens) return log_fail(TOOL_FAILED, "out of memory");
+  if (!tokens) return log_out_of_memory();
   dt_sim_config config;
   dt_schedule chosen = DT_SCHEDULE_SERIAL;
   double predicted_s[SCHEDULES] = {0};

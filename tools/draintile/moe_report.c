@@ -113,7 +113,7 @@ static int judge(const moe_job *job, const moe_figures *all) {
 
 int moe_report(moe_job *job) {
   moe_figures *figures = moe_figures_make(job);
-  if (!figures) return log_fail(TOOL_FAILED, "out of memory");
+  if (!figures) return log_out_of_memory();
   const char *json = args_text(job->args, "json");
   if (!json || strcmp(json, "-") != 0) {
     print_head(job);
@@ -131,7 +131,7 @@ int moe_report(moe_job *job) {
 int moe_write_trace(const moe_job *job, const char *path) {
   size_t ranks = (size_t)job->ranks, count = ranks * (size_t)*job->shared.run_count;
   dt_trace_rank *traces = calloc(count, sizeof(*traces));
-  if (!traces) return log_fail(TOOL_FAILED, "out of memory");
+  if (!traces) return log_out_of_memory();
   for (size_t i = 0; i < count; i++)
     traces[i] = (dt_trace_rank){.name = schedule_names[job->shared.schedules[i / ranks]],
                                 .rank = (int32_t)(i % ranks),

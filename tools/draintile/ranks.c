@@ -324,7 +324,7 @@ int ranks_run(const ranks_config *config) {
   group.accounts =
       mmap(NULL, count * sizeof(*group.accounts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   int code = TOOL_OK;
-  if (!polls || !group.processes || group.accounts == MAP_FAILED) code = log_fail(TOOL_FAILED, "out of memory");
+  if (!polls || !group.processes || group.accounts == MAP_FAILED) code = log_out_of_memory();
   for (size_t i = 0; code == TOOL_OK && i < count; i++) group.processes[i].socket = -1;
   if (code == TOOL_OK) {
     interrupting_signal = 0;

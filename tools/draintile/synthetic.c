@@ -56,7 +56,7 @@ static int write_tensor(const dt_tensor_writer *writer, const synthetic_tensor *
   int64_t block = row ? (BLOCK_BYTES + row - 1) / row : 1;
   float *scaled = malloc(NORMALS * sizeof(*scaled));
   char *unit = malloc(NORMALS * element), *buffer = malloc((size_t)(block * row) + 1);
-  int code = scaled && unit && buffer ? TOOL_OK : log_fail(TOOL_FAILED, "out of memory");
+  int code = scaled && unit && buffer ? TOOL_OK : log_out_of_memory();
   uint64_t state = random_seed_of(seed, spec->name);
   if (code == TOOL_OK) {
     for (int i = 0; i < NORMALS; i++) scaled[i] = (float)(tensor->mean + tensor->deviation * normals[i]);
@@ -84,7 +84,7 @@ int synthetic_write(const char *path, const synthetic_tensor *tensors, size_t co
     specs[i] = tensors[i].spec;
     total += (double)synthetic_bytes(&specs[i]);
   }
-  int code = specs && normals ? TOOL_OK : log_fail(TOOL_FAILED, "out of memory");
+  int code = specs && normals ? TOOL_OK : log_out_of_memory();
   if (code == TOOL_OK) {
     dt_status status = dt_tensor_writer_create(path, specs, count, &writer);
     if (status) code = log_status(status, NULL);

@@ -57,12 +57,12 @@ static void route_token(synthetic_routing routing, int64_t token, int32_t expert
 int synthetic_route(synthetic_routing routing, int64_t tokens, int32_t experts, int32_t top_k, uint64_t seed,
                     int32_t *ids) {
   uint64_t state = random_seed_of(seed, "routing");
-  int32_t *order = malloc((size_t)experts * sizeof(*order));
-  double *cumulative = malloc((size_t)experts * sizeof(*cumulative)), sum = 0;
+  int32_t *order = calloc((size_t)experts, sizeof(*order));
+  double *cumulative = calloc((size_t)experts, sizeof(*cumulative)), sum = 0;
   if (!order || !cumulative) {
     free(order);
     free(cumulative);
-    return log_fail(TOOL_FAILED, "out of memory");
+    return log_out_of_memory();
   }
   for (int32_t i = 0; i < experts; i++) {
     order[i] = i;

@@ -76,14 +76,14 @@ void table_rate(tool_table *table, double bytes_per_s) {
 
 void table_print(tool_table *table, FILE *out) {
   if (!table) return;
-  size_t *width = calloc(table->columns ? table->columns : 1, sizeof(*width));
+  size_t columns = table->columns ? table->columns : 1, *width = calloc(columns, sizeof(*width));
   for (size_t i = 0; width && i < table->cells; i++) {
     size_t length = strlen(table->text[i]) - (i < table->columns && table->text[i][0] == '<');
-    if (length > width[i % table->columns]) width[i % table->columns] = length;
+    if (length > width[i % columns]) width[i % columns] = length;
   }
   for (size_t i = 0; width && i < table->cells; i++) {
-    size_t column = i % table->columns;
-    int left = table->text[column][0] == '<', last = column + 1 == table->columns;
+    size_t column = i % columns;
+    int left = table->text[column][0] == '<', last = column + 1 == columns;
     const char *text = table->text[i] + (i < table->columns && left);
     fprintf(out, "%s%*s", column ? "  " : "", left ? (last ? 0 : -(int)width[column]) : (int)width[column], text);
     if (last) fputc('\n', out);
