@@ -93,7 +93,7 @@ static void release(measured *m) {
   }
 }
 
-/* Stretches work by noise, and one span in fifty by an outlier: a preempted thread. */
+/* Stretches work by noise, and in one run of three one span in twenty by an outlier: a preempted thread. */
 static void disturb(measured *m, uint64_t seed) {
   dt_random random = {seed};
   for (int i = 0; i < RUNS * RANKS; i++) {
@@ -102,7 +102,7 @@ static void disturb(measured *m, uint64_t seed) {
       dt_span *span = &spans[s];
       if (span->kind == DT_SPAN_LINK || span->kind == DT_SPAN_BARRIER || span->kind == DT_SPAN_PLAN) continue;
       double work = (double)(span->end_ns - span->begin_ns) * (1.0 + 0.03 * dt_random_normal(&random));
-      if (dt_random_below(&random, 50) == 0) work *= 5.0 + 20.0 * dt_random_unit(&random);
+      if (i < RANKS && dt_random_below(&random, 20) == 0) work *= 5.0 + 20.0 * dt_random_unit(&random);
       span->end_ns = span->begin_ns + (uint64_t)fmax(0.0, work);
     }
   }
@@ -176,27 +176,38 @@ static void shared_cores_are_accounted_for(void **state) {
   release(&m);
 }
 
-/* Two workers on each of three ranks take turns on three cores: two of three tiles run undisturbed, the others wait
- * for a turn of three times their length. The mean is twice the cost, the median is not. */
+/* Six workers take turns on three cores: two of three tiles run undisturbed, the others wait for turns; the stage takes
+ * as long as the simulator says. The median of the tiles is a half of their mean. */
 static void turns_on_a_core_are_accounted_for(void **state) {
   (void)state;
   measured m;
   dt_sim_costs planted, got;
   planted_costs(&planted);
+  planted.cores = 3;
   measure(&m, &planted, 2);
   for (int i = 0; i < RUNS * RANKS; i++) {
     dt_span *spans = (dt_span *)(uintptr_t)m.traces[i].spans;
+    uint64_t last = 0;
     int turn = 0;
     for (size_t s = 0; s < m.traces[i].span_count; s++) {
-      uint64_t length = spans[s].end_ns - spans[s].begin_ns;
-      if ((spans[s].kind == DT_SPAN_L1 || spans[s].kind == DT_SPAN_L2) && turn++ % 3 == 0)
-        spans[s].end_ns += 3 * length;
+      dt_span *span = &spans[s];
+      if (span->kind != DT_SPAN_L1 && span->kind != DT_SPAN_L2) continue;
+      if (span->end_ns > last) last = span->end_ns;
+    }
+    for (size_t s = 0; s < m.traces[i].span_count; s++) {
+      dt_span *span = &spans[s];
+      if ((span->kind != DT_SPAN_L1 && span->kind != DT_SPAN_L2) || span->end_ns == last) continue;
+      uint64_t half = (span->end_ns - span->begin_ns) / 2;
+      span->end_ns += turn++ % 3 == 0 ? 2 * half : 0;
+      if (turn % 3 != 1) span->end_ns -= half;
+      if (span->end_ns > last) span->end_ns = last;
     }
   }
-  planted.cores = 3;
   fit_blank(&m, &planted, &got);
-  double rows = 32 * (got.l1_row_s + got.l2_row_s) + got.l1_base_s + got.l2_base_s;
-  assert_within("tiles", rows, 32 * (planted.l1_row_s + planted.l2_row_s) + planted.l1_base_s + planted.l2_base_s, 0.1);
+  dt_sim_result want = {0}, predicted = {0};
+  assert_int_equal(dt_simulate(&m.config, &planted, m.counts, &want, NULL), DT_OK);
+  assert_int_equal(dt_simulate(&m.config, &got, m.counts, &predicted, NULL), DT_OK);
+  assert_within("compute_s", predicted.compute_s, want.compute_s, 0.1);
   release(&m);
 }
 

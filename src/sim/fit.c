@@ -21,8 +21,8 @@ typedef struct observations {
   size_t count, capacity;
 } observations;
 
-/* A time above this many fitted ones is an accident, not a cost. */
-static const double accident = 2.0;
+/* A time above this many fitted ones is an accident; below it may be a machine that others use too. */
+static const double accident = 20.0;
 
 typedef struct fitting {
   const dt_sim_config *config;
@@ -198,25 +198,60 @@ static int has_column(const observations *list, int column) {
   return 0;
 }
 
-/* Times are skewed: a sum of many tends to its mean, which lies above what a robust fit finds. The factor makes up for
- * it: over traces, the median of measured by fitted sum, accidents cut off. Where threads take turns on too few cores a
- * long time is no accident: most tiles run undisturbed and some wait for a whole turn. */
-static dt_status skew(const fitting *fit, size_t traces, const double coefficients[SIM_COLUMNS], double *factor) {
-  double *ratios = malloc((traces + 1) * sizeof *ratios);
-  if (!ratios) return no_memory();
-  double limit = fit->compute_share < 1.0 ? INFINITY : accident;
-  size_t count = 0, first = 0;
-  for (size_t t = 0; t < traces; t++) {
-    double measured = 0.0, fitted = 0.0;
-    for (size_t i = first; i < fit->tiles_end[t]; i++) {
-      double value = sim_robust_value(&fit->tiles.items[i], coefficients);
-      measured += fmin(fit->tiles.items[i].y, limit * value);
-      fitted += value;
-    }
-    if (fitted > 0.0) ratios[count++] = measured / fitted;
-    first = fit->tiles_end[t];
+/* What the tiles of traces[first .. end) took by the coefficients. */
+static double fitted_sum(const fitting *fit, size_t first, size_t end, const double coefficients[SIM_COLUMNS]) {
+  double sum = 0.0;
+  for (size_t i = first ? fit->tiles_end[first - 1] : 0; i < fit->tiles_end[end - 1]; i++)
+    sum += sim_robust_value(&fit->tiles.items[i], coefficients);
+  return sum;
+}
+
+/* What they took, accidents cut off. */
+static double measured_sum(const fitting *fit, size_t trace, const double coefficients[SIM_COLUMNS]) {
+  double sum = 0.0;
+  for (size_t i = trace ? fit->tiles_end[trace - 1] : 0; i < fit->tiles_end[trace]; i++) {
+    const sim_observation *o = &fit->tiles.items[i];
+    sum += fmin(o->y, accident * sim_robust_value(o, coefficients));
   }
-  *factor = count ? dt_median(ratios, count) : 1.0;
+  return sum;
+}
+
+/* From the first begin to the last end of the tiles of a run, all ranks. */
+static double compute_seconds(const dt_trace_rank *traces, size_t count) {
+  uint64_t begin = UINT64_MAX, end = 0;
+  for (size_t t = 0; t < count; t++) {
+    for (size_t i = 0; i < traces[t].span_count; i++) {
+      const dt_span *span = &traces[t].spans[i];
+      if (span->kind != DT_SPAN_L1 && span->kind != DT_SPAN_L2) continue;
+      if (span->begin_ns < begin) begin = span->begin_ns;
+      if (span->end_ns > end) end = span->end_ns;
+    }
+  }
+  return end > begin ? (double)(end - begin) * 1e-9 : 0.0;
+}
+
+/* Times are skewed: a sum of many tends to its mean, which lies above what a robust fit finds. The factor makes up for
+ * it: the median, over ranks and runs, of measured by fitted sum. Where threads take turns on too few cores, single
+ * times say little (most tiles run undisturbed, some wait for a whole turn); but then all cores are busy throughout,
+ * and the work of a run is cores * time. */
+static dt_status skew(const fitting *fit, const dt_trace_rank *traces, size_t count,
+                      const double coefficients[SIM_COLUMNS], double *factor) {
+  double *ratios = malloc((count + 1) * sizeof *ratios);
+  if (!ratios) return no_memory();
+  size_t found = 0;
+  for (size_t first = 0, end; first < count; first = end) {
+    end = first + 1;
+    double measured;
+    if (fit->compute_share < 1.0) {
+      while (end < count && traces[end].rank > traces[end - 1].rank) end++; /* a run: ranks ascend */
+      measured = fit->costs->cores * compute_seconds(&traces[first], end - first);
+    } else {
+      measured = measured_sum(fit, first, coefficients);
+    }
+    double fitted = fitted_sum(fit, first, end, coefficients);
+    if (fitted > 0.0) ratios[found++] = measured / fitted;
+  }
+  *factor = found ? dt_median(ratios, found) : 1.0;
   free(ratios);
   return DT_OK;
 }
@@ -231,14 +266,14 @@ static dt_status median_wake(const observations *wakes, double *wake_s) {
 }
 
 /* What the runs did not show keeps its value. */
-static dt_status solve(const fitting *fit, size_t traces, dt_sim_costs *costs) {
+static dt_status solve(const fitting *fit, const dt_trace_rank *traces, size_t count, dt_sim_costs *costs) {
   double tiles[SIM_COLUMNS], reduce[SIM_COLUMNS], shared[SIM_COLUMNS], copies[SIM_COLUMNS];
   dt_status status = sim_robust_fit(fit->tiles.items, fit->tiles.count, tiles);
   if (!status) status = sim_robust_fit(fit->reduce.items, fit->reduce.count, reduce);
   if (!status) status = sim_robust_fit(fit->shared.items, fit->shared.count, shared);
   if (!status) status = sim_robust_fit(fit->copies.items, fit->copies.count, copies);
   double factor = 1.0;
-  if (!status) status = skew(fit, traces, tiles, &factor);
+  if (!status) status = skew(fit, traces, count, tiles, &factor);
   if (!status) status = median_wake(&fit->wakes, &costs->wake_s);
   if (status) return status;
   for (int c = 0; c < SIM_COLUMNS; c++) tiles[c] *= factor;
@@ -308,7 +343,7 @@ dt_status dt_sim_fit(const dt_sim_config *config, const dt_trace_rank *traces, c
   if (!status && fit.tiles.count == 0)
     status = dt_fail(DT_ERR_INPUT, "spans: no L1 or L2 task; traces of serial runs are needed");
   dt_sim_costs fitted = *costs;
-  if (!status) status = solve(&fit, count, &fitted);
+  if (!status) status = solve(&fit, traces, count, &fitted);
   if (!status) status = sim_fit_stages(traces, count, &fitted);
   if (!status) *costs = fitted;
   free(fit.tiles_end);
