@@ -54,7 +54,7 @@ static dt_status open_cpu(const dt_calibrate_config *config, dt_calibration_devi
   *device = (dt_calibration_device){.context = probe,
                                     .unit_bytes = 64,
                                     .engine_unit_bytes = 64,
-                                    .bursts = 16,
+                                    .bursts = 10,
                                     .detail = 1,
                                     .stores = DT_PROBE_PUT,
                                     .rounds_s = 60.0,

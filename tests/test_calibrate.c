@@ -1,0 +1,210 @@
+/* The design of experiments and the fit on a simulated machine that obeys the laws; what is refused. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <draintile/calibrate.h>
+
+#include "core/random.h"
+#include "io/calibration.h"
+#include "model/experiments.h"
+
+/* A link with R, Q and T0 = t0_s_per_byte*B that never lies, but for noise. */
+typedef struct simulated {
+  double rate, capacity, t0_s_per_byte, noise;
+  dt_random random;
+  int32_t runs, largest_producers;
+} simulated;
+
+static dt_status run_simulated(void *context, const dt_probe_setting *s, dt_probe_result *result) {
+  simulated *machine = context;
+  double volume = (double)s->producers * (double)s->producer_bytes,
+         t0 = machine->t0_s_per_byte * (double)s->producer_bytes;
+  dt_burst_model model = {t0, machine->rate, machine->capacity};
+  double gap = s->gap_s, issue;
+  if (s->alignment == DT_FIT_DRAINED) {
+    gap = s->train_s;
+    issue = fmax(t0, (volume - machine->capacity) / machine->rate);
+  } else if (s->alignment == DT_FIT_ALIGNED) {
+    gap = fmax(0.0, s->period_s - fmax(t0, (volume - machine->capacity) / machine->rate));
+    issue = dt_fit_pair_s(&model, volume, gap);
+  } else {
+    double longest = s->producers == 1 ? fmin(gap, machine->capacity / machine->rate) : gap;
+    issue = fmax(t0, volume / machine->rate - longest);
+  }
+  issue *= 1.0 + machine->noise * dt_random_normal(&machine->random);
+  machine->runs++;
+  if (s->producers > machine->largest_producers) machine->largest_producers = s->producers;
+  *result = (dt_probe_result){.issue_s = issue,
+                              .issue_min_s = issue,
+                              .issue_max_s = issue,
+                              .gap_s = gap,
+                              .bytes_per_s = volume / (issue + gap),
+                              .bursts = 10};
+  return DT_OK;
+}
+
+static const double *design_of(int32_t index, int32_t *producers) {
+  static const double machines[][3] = {
+      {3.7e11, 2.4e6, 1.6e-11}, {5e10, 3e6, 1.0e-10}, {2e7, 4e4, 2e-10}, {1e9, 2e6, 2e-10}};
+  static const int32_t counts[] = {132, 78, 1, 1};
+  *producers = counts[index];
+  return machines[index];
+}
+
+static void test_design_recovers(void **state) {
+  (void)state;
+  for (int32_t i = 0; i < 4; i++) {
+    int32_t producers;
+    const double *m = design_of(i, &producers);
+    simulated link = {.rate = m[0], .capacity = m[1], .t0_s_per_byte = m[2], .noise = 0.005, .random = {5}};
+    dt_probe_machine machine = {.context = &link, .max_producers = producers, .run = run_simulated};
+    dt_design design = {.operation = DT_PROBE_STORE,
+                        .pattern = DT_PROBE_ONE_WAY,
+                        .producers = producers,
+                        .producer_bytes = producers > 1 ? 32768 : 0,
+                        .unit_bytes = 64,
+                        .bursts = 10,
+                        .detail = producers > 1 ? 2 : 1};
+    assert_int_equal(dt_design_pilot(&machine, &design), DT_OK);
+    assert_true(fabs(design.bytes_per_s / m[0] - 1.0) < 0.05);
+    static dt_experiments experiments;
+    experiments.count = 0;
+    assert_int_equal(dt_design_fit(&design, &experiments), DT_OK);
+    assert_int_equal(dt_design_held_out(&design, &experiments), DT_OK);
+    static dt_probe_result results[8 * DT_EXPERIMENTS];
+    static dt_fit_sample samples[8 * DT_EXPERIMENTS];
+    assert_int_equal(dt_experiments_run(&machine, &experiments, 8, NULL, NULL, results), DT_OK);
+    size_t late, n = dt_experiments_samples(&design, &experiments, 8, results, samples, &late);
+    assert_int_equal(n, 8 * experiments.count);
+    dt_fit fit;
+    assert_int_equal(dt_fit_samples(samples, n, 200, 1, &fit), DT_OK);
+    assert_true(fabs(fit.rate_bytes_per_s.value / m[0] - 1.0) < 0.02);
+    assert_true(fit.capacities.count > 0);
+    double capacity = fit.capacities.point[fit.capacities.count - 1].interval.value;
+    if (!(fabs(capacity / m[1] - 1.0) < 0.05)) fail_msg("machine %d: Q %g, set %g", i, capacity, m[1]);
+    /* The held-out half, by the law that the machine obeys. */
+    dt_fit_error error;
+    assert_int_equal(dt_fit_compare(&fit, DT_LAW_BURST_CAPACITY, samples, n, -1, 1, &error), DT_OK);
+    assert_true(error.n > 40);
+    assert_true(error.median < 0.02);
+  }
+}
+
+/* No setting is fitted and held out; held-out settings never reach the fit. */
+static void test_halves_are_apart(void **state) {
+  (void)state;
+  dt_design design = {.producers = 132,
+                      .producer_bytes = 32768,
+                      .unit_bytes = 512,
+                      .bytes_per_s = 3.7e11,
+                      .issue_s_per_byte = 2e-11,
+                      .bursts = 40,
+                      .detail = 2};
+  static dt_experiments fitted, held_out;
+  assert_int_equal(dt_design_fit(&design, &fitted), DT_OK);
+  assert_int_equal(dt_design_held_out(&design, &held_out), DT_OK);
+  for (size_t i = 0; i < fitted.count; i++) {
+    const dt_probe_setting *a = &fitted.list[i].setting;
+    assert_int_equal(fitted.list[i].held_out, 0);
+    assert_true(a->producers >= 1 && a->producers <= 132 && a->producer_bytes % 512 == 0);
+    for (size_t j = 0; j < held_out.count; j++) {
+      const dt_probe_setting *b = &held_out.list[j].setting;
+      assert_int_equal(held_out.list[j].held_out, 1);
+      assert_false(a->alignment == b->alignment && a->producers == b->producers &&
+                   a->producer_bytes == b->producer_bytes && a->gap_s == b->gap_s && a->period_s == b->period_s);
+    }
+  }
+}
+
+/* Stamps of two producers made by hand. */
+static void test_summary(void **state) {
+  (void)state;
+  dt_probe_setting s = {
+      .alignment = DT_FIT_ALIGNED, .producers = 2, .producer_bytes = 1000, .per_train = 2, .trains = 3};
+  dt_probe_stamp stamps[2][6];
+  uint32_t counts[2] = {6, 6};
+  for (uint32_t n = 0; n < 6; n++) {
+    uint32_t start = n / 2 * 1000 + n % 2 * 100;
+    stamps[0][n] = (dt_probe_stamp){start, start + 20 + n % 2 * 20, 0};
+    stamps[1][n] = (dt_probe_stamp){start + 2, start + 2 + 40 + n % 2 * 20, 0};
+  }
+  dt_probe_result result;
+  assert_int_equal(dt_probe_summary(&s, &stamps[0][0], counts, 6, 1e-9, &result), DT_OK);
+  assert_int_equal(result.bursts, 4); /* the second of each pair, the first train left out */
+  assert_true(fabs(result.issue_s - 50e-9) < 1e-12);
+  assert_true(fabs(result.gap_s - 70e-9) < 1e-12);
+  assert_true(fabs(result.issue_min_s - 40e-9) < 1e-12 && fabs(result.issue_max_s - 60e-9) < 1e-12);
+  assert_true(fabs(result.start_spread_s - 2e-9) < 1e-12);
+  counts[0] = counts[1] = 1;
+  assert_int_equal(dt_probe_summary(&s, &stamps[0][0], counts, 6, 1e-9, &result), DT_ERR_INPUT);
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  dt_calibrate_config config;
+  dt_platform *platform = NULL;
+  dt_calibrate_config_init(&config);
+  config.size = 1;
+  assert_int_equal(dt_calibrate(&config, &platform), DT_ERR_ARGUMENT);
+  assert_non_null(strstr(dt_error_detail(), "config.size"));
+  if (access("/dev/nvidia0", F_OK) != 0) {
+    dt_calibrate_config_init(&config);
+    assert_int_equal(dt_calibrate(&config, &platform), DT_ERR_NO_DEVICE);
+    assert_null(platform);
+  }
+}
+
+static dt_platform *make_platform(void) {
+  dt_platform_device device = {
+      .kind = "cuda", .name = "test", .driver = "1", .date = "2026-11-30T00:00:00Z", .count = 2};
+  dt_platform *platform = NULL;
+  assert_int_equal(dt_platform_create(&device, &platform), DT_OK);
+  const struct {
+    const char *name;
+    dt_interval interval;
+  } rows[] = {{"t0_s", {0.5e-6, 0.45e-6, 0.55e-6}},
+              {"rate_bytes_per_s", {4e11, 3.9e11, 4.1e11}},
+              {"capacity_bytes", {2e6, 1.9e6, 2.1e6}}};
+  for (size_t i = 0; i < 3; i++) {
+    dt_platform_constant constant = {.name = rows[i].name, .interval = rows[i].interval, .n = 3, .method = "set"};
+    assert_int_equal(dt_platform_set_constant(platform, &constant), DT_OK);
+  }
+  return platform;
+}
+
+static void test_platform_issue(void **state) {
+  (void)state;
+  dt_platform *platform = make_platform();
+  dt_interval issue;
+  /* V = 4 MB: V/R = 10 us, Q/R = 5 us. */
+  assert_int_equal(dt_platform_issue(platform, "one-way", "st.v4", "free", 100, 40000, 2e-6, &issue), DT_OK);
+  assert_true(fabs(issue.value - 8e-6) < 1e-12 && issue.low < issue.value && issue.high > issue.value);
+  assert_int_equal(dt_platform_issue(platform, "one-way", "st.v4", "free", 100, 40000, 20e-6, &issue), DT_OK);
+  assert_true(fabs(issue.value - 0.5e-6) < 1e-12);
+  assert_int_equal(dt_platform_issue(platform, "one-way", "st.v4", "aligned", 100, 40000, 20e-6, &issue), DT_OK);
+  assert_true(fabs(issue.value - 5e-6) < 1e-12);
+  assert_int_equal(dt_platform_issue(platform, "one-way", "st.v4", "aligned", 100, 40000, 3e-6, &issue), DT_OK);
+  assert_true(fabs(issue.value - 7e-6) < 1e-12);
+  assert_int_equal(dt_platform_issue(platform, "one-way", "st.v4", "drained", 100, 40000, 1.0, &issue), DT_OK);
+  assert_true(fabs(issue.value - 5e-6) < 1e-12);
+  assert_int_equal(dt_platform_issue(platform, "one-way", "st.v4", "alone", 100, 40000, 20e-6, &issue), DT_OK);
+  assert_true(fabs(issue.value - 5e-6) < 1e-12);
+  assert_int_equal(dt_platform_issue(platform, "one-way", "st.v4", "sideways", 1, 1, 1, &issue), DT_ERR_ARGUMENT);
+  assert_non_null(strstr(dt_error_detail(), "alignment"));
+  dt_platform_destroy(platform);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_design_recovers), cmocka_unit_test(test_halves_are_apart), cmocka_unit_test(test_summary),
+      cmocka_unit_test(test_refused),         cmocka_unit_test(test_platform_issue),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
