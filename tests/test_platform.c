@@ -387,6 +387,11 @@ static void save_fails_whole(void **state) {
   dt_platform *platform = make_platform();
   assert_int_equal(dt_platform_save(platform, "/nonexistent/a.json"), DT_ERR_IO);
   assert_non_null(strstr(dt_error_detail(), "/nonexistent/a.json"));
+  assert_int_equal(dt_platform_save(platform, "/dev/full"), DT_ERR_IO);
+  struct stat full;
+  assert_int_equal(stat("/dev/full", &full), 0);
+  assert_true(S_ISCHR(full.st_mode));
+  assert_int_equal(dt_platform_save(platform, directory), DT_ERR_IO);
   dt_platform_device latin = device;
   dt_platform *other;
   latin.name = "\xe9";

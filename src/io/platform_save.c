@@ -1,5 +1,6 @@
 #include <jansson.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "core/error.h"
 #include "file.h"
@@ -99,6 +100,9 @@ static json_t *platform_json(const dt_platform *platform, int *failed) {
 }
 
 dt_status dt_platform_save(const dt_platform *platform, const char *path) {
+  struct stat there;
+  if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) /* the rename would put a file in a device's place */
+    return dt_fail(DT_ERR_IO, "%s: not a regular file; a new or regular file is allowed", path);
   int failed = 0;
   json_t *root = platform_json(platform, &failed);
   if (failed || !root) {
