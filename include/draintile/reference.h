@@ -19,9 +19,9 @@ dt_status dt_expert_reference(const dt_moe_weights *weights, int32_t index, cons
 /* The same for the shared expert, its gate included; zeros when the layer has none. */
 dt_status dt_shared_reference(const dt_moe_weights *weights, const double *x, int64_t rows, double *y);
 
-/* Multiply-adds count as two. `threads` threads multiply square float32 matrices of 1024 at once, `repeats` times; the
- * best repeat counts. About 12 MiB a thread. */
-dt_status dt_sgemm_rate(int32_t threads, int32_t repeats, double *flop_per_s);
+/* Multiply-adds count as two. `threads` threads multiply square float32 matrices of `side` (64 to 8192) at once,
+ * `repeats` times; the best repeat counts. Takes 12*side*side bytes a thread. */
+dt_status dt_sgemm_rate(int32_t threads, int32_t side, int32_t repeats, double *flop_per_s);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

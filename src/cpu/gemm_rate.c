@@ -8,11 +8,12 @@
 #include "core/error.h"
 #include "core/random.h"
 
-enum { SIDE = 1024, THREADS_MAX = 1024 };
+enum { SIDE_MIN = 64, SIDE_MAX = 8192, THREADS_MAX = 1024 };
 
 typedef struct gemm_thread {
   pthread_t thread;
-  float *a, *b, *c;
+  float *a, *b, *c; /* [side][side] */
+  int32_t side;
   int started;
 } gemm_thread;
 
@@ -24,14 +25,16 @@ static double now_s(void) {
 
 static void *multiply(void *argument) {
   gemm_thread *one = argument;
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, SIDE, SIDE, SIDE, 1, one->a, SIDE, one->b, SIDE, 0, one->c,
-              SIDE);
+  blasint side = one->side;
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, side, side, side, 1, one->a, side, one->b, side, 0, one->c,
+              side);
   return NULL;
 }
 
-static int reserve(gemm_thread *one, uint64_t seed) {
+static int reserve(gemm_thread *one, int32_t side, uint64_t seed) {
   dt_random random = {seed};
-  size_t count = (size_t)SIDE * SIDE;
+  size_t count = (size_t)side * (size_t)side;
+  one->side = side;
   one->a = malloc(count * sizeof(float));
   one->b = malloc(count * sizeof(float));
   one->c = malloc(count * sizeof(float));
@@ -57,14 +60,16 @@ static double one_repeat(gemm_thread *threads, int32_t count) {
   return failed ? 0 : now_s() - begin_s;
 }
 
-dt_status dt_sgemm_rate(int32_t threads, int32_t repeats, double *flop_per_s) {
+dt_status dt_sgemm_rate(int32_t threads, int32_t side, int32_t repeats, double *flop_per_s) {
   if (threads < 1 || threads > THREADS_MAX)
     return dt_fail(DT_ERR_ARGUMENT, "threads: %d; allowed: 1 to %d", threads, THREADS_MAX);
+  if (side < SIDE_MIN || side > SIDE_MAX)
+    return dt_fail(DT_ERR_ARGUMENT, "side: %d; allowed: %d to %d", side, SIDE_MIN, SIDE_MAX);
   if (repeats < 1) return dt_fail(DT_ERR_ARGUMENT, "repeats: %d; allowed: 1 or more", repeats);
   gemm_thread *all = calloc((size_t)threads, sizeof(*all));
   if (!all) return dt_fail(DT_ERR_MEMORY, "threads: %d: no memory", threads);
   int ready = 1;
-  for (int32_t i = 0; ready && i < threads; i++) ready = reserve(&all[i], (uint64_t)i + 1);
+  for (int32_t i = 0; ready && i < threads; i++) ready = reserve(&all[i], side, (uint64_t)i + 1);
   dt_status status = ready ? DT_OK : dt_fail(DT_ERR_MEMORY, "threads: %d: no memory for their matrices", threads);
   double best_s = 0;
   for (int32_t i = 0; status == DT_OK && i <= repeats; i++) { /* the first one warms up */
@@ -78,6 +83,6 @@ dt_status dt_sgemm_rate(int32_t threads, int32_t repeats, double *flop_per_s) {
     free(all[i].c);
   }
   free(all);
-  if (status == DT_OK) *flop_per_s = 2.0 * threads * SIDE * SIDE * SIDE / best_s;
+  if (status == DT_OK) *flop_per_s = 2.0 * threads * side * side * side / best_s;
   return status;
 }

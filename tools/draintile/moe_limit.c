@@ -1,4 +1,5 @@
 /* The bound that no schedule can beat on this machine: docs/command.md explains each term. */
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -7,7 +8,7 @@
 
 #include "moe.h"
 
-enum { GEMM_REPEATS = 3, READ_REPEATS = 3 };
+enum { GEMM_REPEATS = 3, READ_REPEATS = 3, SIDE_MIN = 256, SIDE_MAX = 1024 };
 
 static double now_s(void) {
   struct timespec t;
@@ -77,6 +78,12 @@ static int64_t distinct_pairs(const moe_job *job, int32_t rank, int64_t first, i
   return pairs;
 }
 
+/* A square GEMM of about this work: big enough to reach the library's rate, no longer than the layer itself. */
+static int32_t gemm_side(double flops) {
+  double side = cbrt(flops / 2);
+  return side < SIDE_MIN ? SIDE_MIN : side > SIDE_MAX ? SIDE_MAX : (int32_t)side / 64 * 64;
+}
+
 int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_comm *comm) {
   moe_rank_facts *facts = &job->shared.facts[link->rank];
   int32_t rank = link->rank, per_rank = weights->experts_per_rank, experts = job->info->experts;
@@ -99,7 +106,9 @@ int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_c
   dt_status status = dt_comm_barrier(comm, "read probe");
   if (!status) facts->read_bytes_per_s = read_rate(weights, rows);
   if (!status) status = dt_comm_barrier(comm, "GEMM probe");
-  if (!status) status = dt_sgemm_rate(job->config.workers, GEMM_REPEATS, &facts->sgemm_flop_per_s);
+  if (!status)
+    status = dt_sgemm_rate(job->config.workers, gemm_side(facts->flops / job->config.workers), GEMM_REPEATS,
+                           &facts->sgemm_flop_per_s);
   link->account->secondary = status == DT_ERR_PEER;
   return status ? rank_link_fail(link, TOOL_FAILED, "%s", dt_error_detail()) : TOOL_OK;
 }
