@@ -31,6 +31,7 @@ static const struct {
     COST(plan_s),
     COST(entry_s),
     COST(barrier_s),
+    COST(wake_s),
     COST(link_bytes_per_s),
     COST(link_capacity_bytes),
     COST(link_latency_s),
