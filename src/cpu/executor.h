@@ -193,6 +193,8 @@ const float *dt_panel_b(dt_thread *thread, int slot, const dt_matrix *matrix, in
 /* spans.c */
 dt_status dt_spans_reserve(dt_moe *moe); /* room for everything the plan can make any thread record */
 dt_span *dt_span_add(dt_thread *thread, dt_span_kind kind, uint64_t begin_ns, uint64_t end_ns);
+/* The link carries one put after the other: makes its spans follow one another by their ends. */
+void dt_spans_line_up(dt_span *links, size_t count);
 /* All threads' spans after `own` ones, in moe->spans. */
 dt_status dt_spans_gather(dt_moe *moe, const dt_span *own, size_t own_count);
 

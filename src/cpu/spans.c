@@ -53,7 +53,7 @@ static int by_end(const void *a, const void *b) {
 
 /* The link carries one put after the other, but a put is issued while earlier ones drain: each span starts where the
  * one before it ends, so that the slices of the track do not overlap. */
-static void line_up_link(dt_span *links, size_t count) {
+void dt_spans_line_up(dt_span *links, size_t count) {
   if (count) qsort(links, count, sizeof(*links), by_end);
   for (size_t i = 1; i < count; i++) {
     if (links[i].begin_ns < links[i - 1].end_ns) links[i].begin_ns = links[i - 1].end_ns;
@@ -80,7 +80,7 @@ dt_status dt_spans_gather(dt_moe *moe, const dt_span *own, size_t own_count) {
         if ((thread->spans[s].kind == (int32_t)DT_SPAN_LINK) == links) moe->spans[count++] = thread->spans[s];
       }
     }
-    if (links) line_up_link(moe->spans + first, count - first);
+    if (links) dt_spans_line_up(moe->spans + first, count - first);
   }
   moe->span_count = count;
   return DT_OK;
