@@ -115,7 +115,8 @@ void problem_destroy(gemm_problem *problem) {
   free(problem->first);
 }
 
-double problem_error(const gemm_problem *problem, const gemm_arena *arena, const uint16_t *out, int samples, uint64_t seed) {
+double problem_error(const gemm_problem *problem, const gemm_arena *arena, const uint16_t *out, int samples,
+                     uint64_t seed) {
   const int64_t n = problem->shape.n, k = problem->shape.k;
   dt_random random = {seed};
   double worst = 0;

@@ -20,16 +20,16 @@ enum { GUARD_ROWS = 7 }; /* poisoned rows after the output that nobody may touch
 
 typedef struct gemm_problem {
   gemm_shape shape;
-  int32_t *counts;      /* [experts], host */
-  int64_t *first;       /* [experts + 1] */
-  uint16_t *a, *b;      /* device, bf16 bits */
+  int32_t *counts;       /* [experts], host */
+  int64_t *first;        /* [experts + 1] */
+  uint16_t *a, *b;       /* device, bf16 bits */
   uint16_t *out, *other; /* device, [rows + GUARD_ROWS][n] */
   int32_t *device_counts;
 } gemm_problem;
 
 /* The device memory of all problems, allocated once for the largest. */
 typedef struct gemm_arena {
-  uint16_t *block;     /* host copy of the random values, which repeat every `period` */
+  uint16_t *block; /* host copy of the random values, which repeat every `period` */
   uint16_t *a, *b, *out, *other;
   int32_t *counts;
   void *flush; /* read before each timed launch */
@@ -43,7 +43,8 @@ void problem_destroy(gemm_problem *problem);
 
 /* Largest relative error |out - ref| / |ref| over `samples` sampled output rows pieces, against float64 sums; NaN if
  * any value is not finite. out: host copy. */
-double problem_error(const gemm_problem *problem, const gemm_arena *arena, const uint16_t *out, int samples, uint64_t seed);
+double problem_error(const gemm_problem *problem, const gemm_arena *arena, const uint16_t *out, int samples,
+                     uint64_t seed);
 
 void cuda_must(cudaError_t error, const char *what);
 

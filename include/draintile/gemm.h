@@ -24,15 +24,18 @@ typedef struct dt_cuda_gemm {
   const void *b;         /* [experts][n][k]: output features by input features, as checkpoints store them */
   void *out;             /* [rows_max][n]; rows past the last expert's are not written */
   const int32_t *counts; /* [experts] rows of each expert */
-  int32_t experts;       /* 1 to 4096 */
+  int32_t experts;       /* 1 to 4000 */
   int64_t rows_max;      /* rows that a and out hold; the counts must add up to no more */
   int64_t n, k;
   const uint64_t *row_address; /* NULL, or [rows_max]: where each row goes instead of `out` (any memory the device can
                                   write, 16-byte aligned; 0: nowhere) */
-  int32_t raster_bands;        /* bands of 128 rows that run column by column together; even; 0: 16 */
-  int32_t tensor_stores;       /* 1: store by the copy engine (not with row_address) */
-  int32_t sms;                 /* multiprocessors to use; 0: all */
-  double timeout_s;            /* of a wait inside the kernel, below 4,000; 0: 10 */
+  uint32_t *ready; /* NULL, or [bands], zeroed by the caller. A band is up to 128 rows of an expert; bands count on from
+                      expert to expert. Each stored tile adds its rows to its band's counter (release, this device), so
+                      that a band is complete at rows * ceil(n / 256); the order of tiles is not specified */
+  int32_t raster_bands;  /* bands of 128 rows that run column by column together; even; 0: 16 */
+  int32_t tensor_stores; /* 1: store by the copy engine (not with row_address) */
+  int32_t sms;           /* multiprocessors to use; 0: all */
+  double timeout_s;      /* of a wait inside the kernel, below 4,000; 0: 10 */
 } dt_cuda_gemm;
 void dt_cuda_gemm_init(dt_cuda_gemm *gemm);
 

@@ -65,6 +65,7 @@ static dt_status check_pointers(const dt_cuda_gemm *gemm, const void *workspace)
                 {"out", gemm->out, 16, gemm->row_address != NULL},
                 {"counts", gemm->counts, 4, 0},
                 {"row_address", gemm->row_address, 8, 1},
+                {"ready", gemm->ready, 4, 1},
                 {"workspace", workspace, DT_TILE_TABLE_OFFSET, 0}};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
     if ((fields[i].pointer == NULL && !fields[i].optional) || (uintptr_t)fields[i].pointer % fields[i].alignment != 0)
@@ -99,10 +100,11 @@ static dt_status encode(encode_tiled_fn encode_tiled, const tensor *t, CUtensorM
   for (int i = 0; i < 3; i++) dims[i] = (cuuint64_t)t->dims[i];
   for (int i = 0; i < 2; i++) strides[i] = 2 * (cuuint64_t)t->strides[i];
   const cuuint32_t box[3] = {64, t->box_rows, 1}, steps[3] = {1, 1, 1};
-  CUresult result = encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)(uintptr_t)t->data, dims, strides, box,
-                                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+  CUresult result = encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)(uintptr_t)t->data, dims, strides,
+                                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? DT_OK : dt_fail(DT_ERR_DEVICE, "tensor map of %s: CUDA error %d", t->name, (int)result);
+  return result == CUDA_SUCCESS ? DT_OK
+                                : dt_fail(DT_ERR_DEVICE, "tensor map of %s: CUDA error %d", t->name, (int)result);
 }
 
 static dt_status encode_maps(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
@@ -166,6 +168,7 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
   params.out_rows = gemm->out;
   params.out_row_bytes = 2 * gemm->n;
   params.row_address = gemm->row_address;
+  params.ready = gemm->ready;
   params.timeout_us = (uint32_t)(1e6 * (gemm->timeout_s > 0 ? gemm->timeout_s : 10));
   params.columns = (int32_t)gemm->n;
   params.k_blocks = (int32_t)((gemm->k + DT_TILE_K - 1) / DT_TILE_K);
@@ -185,16 +188,21 @@ dt_status dt_cuda_gemm_check(const void *workspace, void *stream) {
   static const char *const waits[] = {[DT_TILE_ERROR_FULL] = "operands",
                                       [DT_TILE_ERROR_EMPTY] = "a free stage",
                                       [DT_TILE_ERROR_TICKET] = "a ticket",
-                                      [DT_TILE_ERROR_SLOT] = "a free ticket slot"};
+                                      [DT_TILE_ERROR_SLOT] = "a free ticket slot",
+                                      [DT_TILE_ERROR_DONE] = "a tile's stores"};
   switch (header.error) {
-  case DT_TILE_OK: return DT_OK;
-  case DT_TILE_ERROR_ROWS: return dt_fail(DT_ERR_CAPACITY, "counts: negative, or more rows than rows_max");
+  case DT_TILE_OK:
+    return DT_OK;
+  case DT_TILE_ERROR_ROWS:
+    return dt_fail(DT_ERR_CAPACITY, "counts: negative, or more rows than rows_max");
   case DT_TILE_ERROR_FULL:
   case DT_TILE_ERROR_EMPTY:
   case DT_TILE_ERROR_TICKET:
   case DT_TILE_ERROR_SLOT:
+  case DT_TILE_ERROR_DONE:
     return dt_fail(DT_ERR_TIMEOUT, "tile kernel: a wait for %s expired (%u of %u tasks drawn)", waits[header.error],
                    header.next, header.count);
-  default: return dt_fail(DT_ERR_INTERNAL, "tile kernel: error %u", header.error);
+  default:
+    return dt_fail(DT_ERR_INTERNAL, "tile kernel: error %u", header.error);
   }
 }

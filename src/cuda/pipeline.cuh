@@ -13,6 +13,7 @@
 enum {
   DT_STAGES = 4,
   DT_SLOTS = 2, /* tickets drawn ahead of the tile in work */
+  DT_DONES = 4, /* tiles whose stores may be under way: more than any warp can be ahead of another */
   DT_CONSUMER_WARPS = 8,
   DT_STAGE_A_BYTES = DT_TILE_M * DT_TILE_K * 2,
   DT_STAGE_BYTES = DT_STAGE_A_BYTES + DT_TILE_N * DT_TILE_K * 2,
@@ -20,7 +21,8 @@ enum {
   DT_SHARED_SLABS = DT_STAGES * DT_STAGE_BYTES,
   DT_SHARED_SLOTS = DT_SHARED_SLABS + 2 * DT_CONSUMER_WARPS * DT_SLAB_BYTES,
   DT_SHARED_BARRIERS = DT_SHARED_SLOTS + DT_SLOTS * (int)sizeof(dt_tile_task),
-  DT_SHARED_BYTES = DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + 2 * DT_SLOTS),
+  DT_SHARED_DEAD = DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + 2 * DT_SLOTS + DT_DONES), /* a word: see dt_give_up */
+  DT_SHARED_BYTES = DT_SHARED_DEAD + 8,
   DT_SHARED_ALLOCATION = DT_SHARED_BYTES + 1024 /* stages are aligned by hand */
 };
 
@@ -38,15 +40,22 @@ DT_DEVICE uint32_t dt_slot_empty(uint32_t shared, uint32_t slot) {
   return shared + DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + DT_SLOTS + slot);
 }
 
-DT_DEVICE void dt_pipeline_init(uint32_t shared) {
+DT_DEVICE uint32_t dt_tile_done(uint32_t shared, uint32_t sequence) {
+  return shared + DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + 2 * DT_SLOTS + sequence % DT_DONES);
+}
+
+/* slot_readers: warps of a CTA that read every slot. */
+DT_DEVICE void dt_pipeline_init(uint32_t shared, uint32_t slot_readers) {
+  dt_store_shared_word(shared + DT_SHARED_DEAD, 0);
   for (uint32_t i = 0; i < DT_STAGES; i++) {
     dt_barrier_init(dt_stage_full(shared, i), 1);
     dt_barrier_init(dt_stage_empty(shared, i), DT_TILE_CLUSTER * DT_CONSUMER_WARPS);
   }
   for (uint32_t i = 0; i < DT_SLOTS; i++) {
     dt_barrier_init(dt_slot_full(shared, i), 1);
-    dt_barrier_init(dt_slot_empty(shared, i), DT_TILE_CLUSTER * (DT_CONSUMER_WARPS + 1));
+    dt_barrier_init(dt_slot_empty(shared, i), DT_TILE_CLUSTER * slot_readers);
   }
+  for (uint32_t i = 0; i < DT_DONES; i++) dt_barrier_init(dt_tile_done(shared, i), DT_CONSUMER_WARPS);
   dt_barrier_init_fence();
 }
 
@@ -56,29 +65,34 @@ DT_DEVICE void dt_stage_release(uint32_t shared, uint32_t stage) {
   if (lane < DT_TILE_CLUSTER) dt_barrier_arrive(dt_peer_address(dt_stage_empty(shared, stage), lane));
 }
 
-/* Sticky: a thread that gave up waits for nothing any more, so that every role runs to its end. */
-DT_DEVICE void dt_give_up(const dt_tile_gemm &gemm, uint32_t &dead, uint32_t error) {
-  dead = 1;
+/* Sticky in this CTA: once a thread has given up, nobody waits for anything any more, so that every role runs to its
+ * end. */
+DT_DEVICE void dt_give_up(const dt_tile_gemm &gemm, uint32_t shared, uint32_t error) {
+  dt_store_shared_word(shared + DT_SHARED_DEAD, 1);
   atomicCAS(&gemm.header->error, 0u, error);
 }
-DT_DEVICE void dt_wait(const dt_tile_gemm &gemm, uint32_t barrier, uint32_t parity, uint32_t &dead, uint32_t error) {
-  if (dt_barrier_try(barrier, parity)) return;
+/* False if it gave up. */
+DT_DEVICE bool dt_wait(const dt_tile_gemm &gemm, uint32_t shared, uint32_t barrier, uint32_t parity, uint32_t error) {
+  if (dt_barrier_try(barrier, parity)) return true;
   const uint32_t start = dt_time_us();
-  while (!dead && !dt_barrier_try(barrier, parity))
-    if (dt_time_us() - start > gemm.timeout_us) dt_give_up(gemm, dead, error);
+  while (!dt_barrier_try(barrier, parity)) {
+    if (dt_load_shared_word(shared + DT_SHARED_DEAD)) return false;
+    if (dt_time_us() - start > gemm.timeout_us) dt_give_up(gemm, shared, error);
+  }
+  return true;
 }
 
-/* Lane 0's reading of the slot that holds task `sequence` of this cluster, and handing the slot back: only when both
- * loads have returned, which the condition makes a data dependency. */
-DT_DEVICE void dt_slot_read(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence, uint4 &first, uint4 &second,
-                            uint32_t &dead) {
-  uint32_t slot = sequence % DT_SLOTS;
-  dt_wait(gemm, dt_slot_full(shared, slot), sequence / DT_SLOTS & 1, dead, DT_TILE_ERROR_TICKET);
-  uint32_t address = shared + DT_SHARED_SLOTS + slot * (uint32_t)sizeof(dt_tile_task);
+/* One thread's reading of the slot that holds task `sequence` of this cluster, and handing the slot back: only when
+ * both loads have returned, which the condition makes a data dependency. */
+DT_DEVICE void dt_slot_read(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence, uint4 &first, uint4 &second) {
+  const uint32_t slot = sequence % DT_SLOTS;
+  const bool good = dt_wait(gemm, shared, dt_slot_full(shared, slot), sequence / DT_SLOTS & 1, DT_TILE_ERROR_TICKET);
+  const uint32_t address = shared + DT_SHARED_SLOTS + slot * (uint32_t)sizeof(dt_tile_task);
   first = dt_load_shared(address);
   second = dt_load_shared(address + 16);
-  if (dead) second.x = (uint32_t)-1;
-  if ((int32_t)first.x >= 0 && (int32_t)second.x >= -1) dt_barrier_arrive(dt_peer_address(dt_slot_empty(shared, slot), 0));
+  if (!good) second.x = (uint32_t)-1;
+  if ((int32_t)first.x >= 0 && (int32_t)second.x >= -1)
+    dt_barrier_arrive(dt_peer_address(dt_slot_empty(shared, slot), 0));
 }
 
 #endif

@@ -73,21 +73,12 @@ DT_DEVICE bool dt_barrier_try(uint32_t barrier, uint32_t parity) {
                : "memory");
   return done != 0;
 }
-DT_DEVICE bool dt_barrier_try_cluster(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile("{\n\t.reg .pred p;\n\t"
-               "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
-               "selp.u32 %0, 1, 0, p;\n\t}"
-               : "=r"(done)
-               : "r"(barrier), "r"(parity)
-               : "memory");
-  return done != 0;
-}
 /* 16 bytes into another CTA's shared memory, counted by a barrier there. */
 DT_DEVICE void dt_store_async(uint32_t address, uint4 value, uint32_t barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
-               "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
+      : "memory");
 }
 
 /* The bulk tensor copy engine. Coordinates: innermost first. */
@@ -109,8 +100,8 @@ DT_DEVICE void dt_tensor_multicast_3d(uint32_t to, const void *map, int32_t x, i
                : "memory");
 }
 DT_DEVICE void dt_tensor_store_3d(const void *map, int32_t x, int32_t y, int32_t z, uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x),
-               "r"(y), "r"(z), "r"(from)
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+               "r"(x), "r"(y), "r"(z), "r"(from)
                : "memory");
 }
 DT_DEVICE void dt_bulk_commit() {
@@ -120,11 +111,27 @@ DT_DEVICE void dt_bulk_commit() {
 template <int Left> DT_DEVICE void dt_bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
 }
+/* Until this thread's groups are written. */
+DT_DEVICE void dt_bulk_wait_all() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+/* Adds to a counter of this device after all that this thread has seen. */
+DT_DEVICE void dt_release_add(uint32_t *counter, uint32_t value) {
+  asm volatile("fence.acq_rel.gpu;\n\tred.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
 /* Shared memory written by plain stores, next read by the copy engine. */
 DT_DEVICE void dt_fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+DT_DEVICE uint32_t dt_load_shared_word(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+DT_DEVICE void dt_store_shared_word(uint32_t address, uint32_t value) {
+  asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
 /* Shared and global memory, 16 bytes at a time. */
 DT_DEVICE uint4 dt_load_shared(uint32_t address) {
   uint4 v;

@@ -7,7 +7,7 @@
 #include "cuda/mma.cuh"
 #include "cuda/pipeline.cuh"
 
-enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_TICKET = 10, DT_STORE_STEPS = 5 };
+enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_RELEASE = 9, DT_WARP_TICKET = 10, DT_STORE_STEPS = 5 };
 
 /* One CTA's share of a task. */
 typedef struct dt_tile {
@@ -38,8 +38,8 @@ typedef struct dt_pending {
   uint32_t step;  /* next of the DT_STORE_STEPS */
 } dt_pending;
 
-/* Where a warp's slab goes. Row stores: lane l < 16 holds the address of row l at the tile's column, 0: nowhere. The copy
- * engine: coordinates into the ragged view of the output, the row within the box in the high half. */
+/* Where a warp's slab goes. Row stores: lane l < 16 holds the address of row l at the tile's column, 0: nowhere. The
+ * copy engine: coordinates into the ragged view of the output, the row within the box in the high half. */
 DT_DEVICE uint64_t dt_slab_target(const dt_tile_gemm &gemm, int32_t row, int32_t rows, int32_t column) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
   if (gemm.tensor_stores) {
@@ -47,9 +47,8 @@ DT_DEVICE uint64_t dt_slab_target(const dt_tile_gemm &gemm, int32_t row, int32_t
     return (uint64_t)(uint32_t)skip << 32 | (uint32_t)(row + 16 - skip);
   }
   if (lane >= rows) return 0;
-  uint64_t address = gemm.row_address
-                         ? gemm.row_address[row + lane]
-                         : (uint64_t)gemm.out_rows + (uint64_t)(row + lane) * (uint64_t)gemm.out_row_bytes;
+  uint64_t address = gemm.row_address ? gemm.row_address[row + lane]
+                                      : (uint64_t)gemm.out_rows + (uint64_t)(row + lane) * (uint64_t)gemm.out_row_bytes;
   return address ? address + 2 * (uint64_t)column : 0;
 }
 
@@ -68,7 +67,7 @@ template <int Chunk> DT_DEVICE void dt_fill_slab(const uint32_t (&packed)[64], u
 DT_DEVICE void dt_store_rows(const dt_tile_gemm &gemm, const dt_pending &pending, uint32_t chunk, uint32_t slab) {
   const uint32_t lane = threadIdx.x % 32;
   const bool inside = pending.column + (int32_t)(64 * chunk + lane % 8 * 8) < gemm.columns;
-#pragma unroll 2
+#pragma unroll
   for (uint32_t i = 0; i < 4; i++) {
     const uint32_t row = lane / 8 + 4 * i;
     const uint64_t address = __shfl_sync(0xffffffffu, pending.to, row);
@@ -99,10 +98,18 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
     __syncwarp();
   }
   switch (step) {
-  case 0: dt_fill_slab<0>(pending.packed, slabs); break;
-  case 1: dt_fill_slab<1>(pending.packed, slabs); break;
-  case 2: dt_fill_slab<2>(pending.packed, slabs); break;
-  case 3: dt_fill_slab<3>(pending.packed, slabs); break;
+  case 0:
+    dt_fill_slab<0>(pending.packed, slabs);
+    break;
+  case 1:
+    dt_fill_slab<1>(pending.packed, slabs);
+    break;
+  case 2:
+    dt_fill_slab<2>(pending.packed, slabs);
+    break;
+  case 3:
+    dt_fill_slab<3>(pending.packed, slabs);
+    break;
   }
   pending.step++;
 }
@@ -110,13 +117,13 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
 /* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
  * with zeros, which cost neither cache traffic nor, in the tensor cores, much power. */
 DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
-  uint32_t dead = 0, step = 0, last = 0;
+  uint32_t step = 0, last = 0;
   for (uint32_t sequence = 0;; sequence++) {
     uint4 first, second;
-    dt_slot_read(gemm, shared, sequence, first, second, dead);
+    dt_slot_read(gemm, shared, sequence, first, second);
     const dt_tile tile = dt_tile_of(first, second, rank);
     if (tile.expert < 0) return;
-    if (sequence > 0 && second.z <= last) dt_give_up(gemm, dead, DT_TILE_ERROR_SEQUENCE);
+    if (sequence > 0 && second.z <= last) dt_give_up(gemm, shared, DT_TILE_ERROR_SEQUENCE);
     last = second.z;
     const int32_t rows = dt_tile_rows(tile.shape), column = dt_tile_column(tile.shape);
     const bool whole = rows > 64;
@@ -127,8 +134,8 @@ DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank)
       const uint32_t full = dt_stage_full(shared, stage);
       const uint32_t a = shared + stage * DT_STAGE_BYTES, a_2 = a + DT_STAGE_A_BYTES / 2, b = a + DT_STAGE_A_BYTES;
       const int32_t x = k * DT_TILE_K;
-      dt_wait(gemm, dt_stage_empty(shared, stage), (step / DT_STAGES & 1) ^ 1, dead, DT_TILE_ERROR_EMPTY);
-      if (dead) return;
+      if (!dt_wait(gemm, shared, dt_stage_empty(shared, stage), (step / DT_STAGES & 1) ^ 1, DT_TILE_ERROR_EMPTY))
+        return;
       dt_barrier_expect(full, bytes);
       if (tile.shares_rows) {
         if (rank == 0)
@@ -148,14 +155,12 @@ DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank)
 
 /* Draws the cluster's tickets and puts each task into both CTAs' slots. One thread of CTA 0. */
 DT_DEVICE void dt_draw(const dt_tile_gemm &gemm, uint32_t shared) {
-  uint32_t dead = 0;
   dt_grid_wait(); /* the table is the previous kernel's */
   const uint32_t count = gemm.header->count;
   const uint4 *tasks = (const uint4 *)gemm.tasks;
   for (uint32_t sequence = 0;; sequence++) {
     const uint32_t slot = sequence % DT_SLOTS;
-    dt_wait(gemm, dt_slot_empty(shared, slot), (sequence / DT_SLOTS & 1) ^ 1, dead, DT_TILE_ERROR_SLOT);
-    if (dead) return;
+    if (!dt_wait(gemm, shared, dt_slot_empty(shared, slot), (sequence / DT_SLOTS & 1) ^ 1, DT_TILE_ERROR_SLOT)) return;
     const uint32_t ticket = atomicAdd(&gemm.header->next, 1u);
     uint4 first = make_uint4(0, 0, 0, 0), second = make_uint4((uint32_t)-1, 0, 0, 0);
     if (ticket < count) {
@@ -177,11 +182,34 @@ DT_DEVICE void dt_draw(const dt_tile_gemm &gemm, uint32_t shared) {
   }
 }
 
+/* Publishes every tile of this CTA once its stores are done: pairs with an acquire of the band's counter. One thread;
+ * the consumers would lose time to its fence. */
+DT_DEVICE void dt_release_tiles(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
+  for (uint32_t sequence = 0;; sequence++) {
+    uint4 first, second;
+    dt_slot_read(gemm, shared, sequence, first, second);
+    const dt_tile tile = dt_tile_of(first, second, rank);
+    if (tile.expert < 0) return;
+    if (!dt_wait(gemm, shared, dt_tile_done(shared, sequence), sequence / DT_DONES & 1, DT_TILE_ERROR_DONE)) return;
+    const uint32_t band = second.w + (tile.shares_rows ? 0 : rank);
+    if (dt_tile_column(tile.shape) < gemm.columns)
+      dt_release_add(gemm.ready + band, (uint32_t)dt_tile_rows(tile.shape));
+  }
+}
+/* A consumer warp's word that its part of tile `sequence` is stored. */
+DT_DEVICE void dt_tile_stored(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence) {
+  if (gemm.ready == NULL) return;
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    if (gemm.tensor_stores) dt_bulk_wait_all();
+    dt_barrier_arrive(dt_tile_done(shared, sequence));
+  }
+}
+
 /* Every lane's copy of the next task. */
-DT_DEVICE dt_tile dt_next_tile(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence, uint32_t rank,
-                               uint32_t &dead) {
+DT_DEVICE dt_tile dt_next_tile(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence, uint32_t rank) {
   uint4 first = make_uint4(0, 0, 0, 0), second = first;
-  if (threadIdx.x % 32 == 0) dt_slot_read(gemm, shared, sequence, first, second, dead);
+  if (threadIdx.x % 32 == 0) dt_slot_read(gemm, shared, sequence, first, second);
   dt_tile tile = dt_tile_of(first, second, rank);
   tile.row = __shfl_sync(0xffffffffu, tile.row, 0);
   tile.shape = __shfl_sync(0xffffffffu, tile.shape, 0);
@@ -196,17 +224,17 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
   const uint32_t slabs = shared + DT_SHARED_SLABS + warp * 2 * DT_SLAB_BYTES;
   const uint32_t a0 = dt_mma_start(shared) + group * DT_MMA_ROWS64, b0 = dt_mma_start(shared + DT_STAGE_A_BYTES);
   const uint32_t k_blocks = (uint32_t)gemm.k_blocks;
-  uint32_t dead = 0, step = 0, sequence = 0;
+  uint32_t step = 0, sequence = 0;
   float d[128];
   dt_pending pending;
   pending.step = DT_STORE_STEPS;
-  dt_tile tile = dt_next_tile(gemm, shared, sequence++, rank, dead);
+  dt_tile tile = dt_next_tile(gemm, shared, sequence++, rank);
   while (tile.expert >= 0) {
     const uint32_t shape = tile.shape;
     const int32_t row = tile.row + slab_row;
     for (uint32_t k = 0; k < k_blocks; k++, step++) {
       const uint32_t stage = step % DT_STAGES;
-      dt_wait(gemm, dt_stage_full(shared, stage), step / DT_STAGES & 1, dead, DT_TILE_ERROR_FULL);
+      dt_wait(gemm, shared, dt_stage_full(shared, stage), step / DT_STAGES & 1, DT_TILE_ERROR_FULL);
       if (dt_tile_rows(shape) > (int32_t)(64 * group)) {
         const uint32_t a = a0 + stage * (DT_STAGE_BYTES / 16), b = b0 + stage * (DT_STAGE_BYTES / 16);
         dt_mma_fence();
@@ -216,18 +244,20 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
         dt_mma_commit();
       }
       /* The two warpgroups store at different times: while one does, the other feeds the tensor cores. */
-      while (pending.step < DT_STORE_STEPS && ((2 * pending.step + group) * k_blocks <= 2 * DT_STORE_STEPS * k || k + 1 == k_blocks))
+      while (pending.step < DT_STORE_STEPS &&
+             ((2 * pending.step + group) * k_blocks <= 2 * DT_STORE_STEPS * k || k + 1 == k_blocks))
         dt_store_step(gemm, pending, slabs);
       if (k > 0) {
         dt_mma_wait<1>();
         dt_stage_release(shared, (step - 1) % DT_STAGES);
       }
     }
+    if (sequence > 1) dt_tile_stored(gemm, shared, sequence - 2);
     const int32_t rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column(shape);
     pending.to = dt_slab_target(gemm, row, rows, column);
     pending.column = column;
     pending.step = rows > 0 ? 0 : DT_STORE_STEPS;
-    tile = dt_next_tile(gemm, shared, sequence++, rank, dead);
+    tile = dt_next_tile(gemm, shared, sequence++, rank);
     dt_mma_wait<0>();
     dt_mma_settle(d);
     dt_stage_release(shared, (step - 1) % DT_STAGES);
@@ -235,6 +265,7 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
     for (int i = 0; i < 64; i++) pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
   }
   while (pending.step < DT_STORE_STEPS) dt_store_step(gemm, pending, slabs);
+  if (sequence > 1) dt_tile_stored(gemm, shared, sequence - 2);
   dt_bulk_wait_read<0>();
 }
 
@@ -242,9 +273,10 @@ __global__ void __cluster_dims__(DT_TILE_CLUSTER, 1, 1) __launch_bounds__(DT_THR
     dt_tile_gemm_kernel(const __grid_constant__ dt_tile_gemm gemm) {
   extern __shared__ uint8_t dt_shared[];
   const uint32_t shared = (dt_shared_address(dt_shared) + 1023) & ~1023u;
-  const uint32_t rank = dt_cluster_rank(), warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const uint32_t rank = dt_cluster_rank(), warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0),
+                 lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
-    dt_pipeline_init(shared);
+    dt_pipeline_init(shared, DT_CONSUMER_WARPS + 1 + (gemm.ready != NULL));
     dt_tensor_prefetch(&gemm.a);
     dt_tensor_prefetch(&gemm.b);
   }
@@ -252,6 +284,7 @@ __global__ void __cluster_dims__(DT_TILE_CLUSTER, 1, 1) __launch_bounds__(DT_THR
   if (warp >= DT_CONSUMER_WARPS) {
     dt_registers_lower<40>();
     if (warp == DT_WARP_LOAD && lane == 0) dt_load(gemm, shared, rank);
+    if (warp == DT_WARP_RELEASE && lane == 0 && gemm.ready != NULL) dt_release_tiles(gemm, shared, rank);
     if (warp == DT_WARP_TICKET && lane == 0 && rank == 0) dt_draw(gemm, shared);
   } else {
     dt_registers_raise<232>();

@@ -26,7 +26,7 @@ typedef struct dt_tile_task {
   int32_t expert;      /* -1: no more tasks */
   int32_t shares_rows; /* 1: one band, two columns */
   uint32_t ticket;     /* set when drawn: rises from task to task of a cluster */
-  uint32_t reserved;
+  int32_t band;        /* of CTA 0, among all experts' bands; CTA 1's is the next unless they share rows */
 } dt_tile_task;
 
 /* Start of the workspace; the table follows at DT_TILE_TABLE_OFFSET. */
@@ -39,12 +39,13 @@ enum { DT_TILE_TABLE_OFFSET = 128 };
 
 typedef enum dt_tile_error {
   DT_TILE_OK = 0,
-  DT_TILE_ERROR_ROWS = 1,    /* counts negative, or their sum above the capacity */
-  DT_TILE_ERROR_FULL = 2,    /* a consumer's wait for a stage expired */
-  DT_TILE_ERROR_EMPTY = 3,   /* the loader's wait for a free stage expired */
-  DT_TILE_ERROR_TICKET = 4,  /* a wait for a ticket expired */
-  DT_TILE_ERROR_SLOT = 5,    /* the ticket warp's wait for a free slot expired */
-  DT_TILE_ERROR_SEQUENCE = 6 /* a ticket did not rise: a slot was overwritten too early */
+  DT_TILE_ERROR_ROWS = 1,     /* counts negative, or their sum above the capacity */
+  DT_TILE_ERROR_FULL = 2,     /* a consumer's wait for a stage expired */
+  DT_TILE_ERROR_EMPTY = 3,    /* the loader's wait for a free stage expired */
+  DT_TILE_ERROR_TICKET = 4,   /* a wait for a ticket expired */
+  DT_TILE_ERROR_SLOT = 5,     /* the ticket warp's wait for a free slot expired */
+  DT_TILE_ERROR_SEQUENCE = 6, /* a ticket did not rise: a slot was overwritten too early */
+  DT_TILE_ERROR_DONE = 7      /* the release warp's wait for a tile's stores expired */
 } dt_tile_error;
 
 /* A ragged view lets a box end anywhere. It has a dimension more than the matrix, of the box's height h, with the same
@@ -58,7 +59,8 @@ typedef struct dt_tile_gemm {
   uint8_t *out_rows;           /* row r of the output is at out_rows + r*out_row_bytes */
   const uint64_t *row_address; /* if not NULL: the address of each row instead, 0: nowhere */
   int64_t out_row_bytes;
-    uint32_t timeout_us;       /* of any wait inside the kernel */
+  uint32_t *ready;           /* NULL, or a counter a band: each tile adds its valid rows once they are stored */
+  uint32_t timeout_us;       /* of any wait inside the kernel */
   int32_t columns, k_blocks; /* N; K in stages */
   int32_t tensor_stores;     /* 1: whole 16-row slabs leave through the copy engine */
 } dt_tile_gemm;
@@ -66,13 +68,13 @@ typedef struct dt_tile_gemm {
 typedef struct dt_tile_table {
   dt_tile_header *header;
   dt_tile_task *tasks;
-  const int32_t *counts;                  /* [experts] rows of each expert, on the device */
+  const int32_t *counts;                        /* [experts] rows of each expert, on the device */
   int32_t experts, rows_capacity, column_tiles; /* column_tiles: of N */
   int32_t raster_bands, clusters;
 } dt_tile_table;
 
 /* Experts that fit the table kernel's shared memory. */
-enum { DT_TILE_EXPERTS_MAX = 4096 };
+enum { DT_TILE_EXPERTS_MAX = 4000 };
 
 cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream);
 cudaError_t dt_tile_gemm_launch(const dt_tile_gemm *gemm, int ctas, cudaStream_t stream);

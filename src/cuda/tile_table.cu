@@ -1,83 +1,24 @@
-/* The task table of a grouped GEMM, made on the device from the experts' row counts.
- *
- * Bands are 128 rows of an expert, the last may be short. Up to `raster_bands` bands form a unit, whose tiles run two
- * columns at a time, all bands of the unit before the next columns, so that weights are read once a unit and rows stay
- * in the L2 cache. Bands with more than 64 rows go in pairs that share the weights of a column. One that is left over,
- * and a band of at most 64 rows, takes two columns at once instead: beside a full band it would only wait for it.
- *
- * When all bands are whole and the last round of tasks would leave half of the clusters idle or more, its tasks are cut
- * into two of 64 rows a CTA: each takes 0.63 of a whole one's time.
- */
+/* Makes the task table of a grouped GEMM on the device, from the experts' row counts. */
 #include "cuda/ptx.cuh"
-#include "cuda/tile_gemm.h"
+#include "cuda/tile_table.h"
 
 enum { DT_TABLE_THREADS = 256 };
 
-/* The bands of one unit: `pairs` pairs, then `single` whole and short bands on their own. */
-typedef struct dt_unit {
-  int32_t pairs, singles;
-} dt_unit;
-
-DT_DEVICE dt_unit dt_last_unit(int32_t rows, int32_t raster_bands) {
-  dt_unit unit = {0, 0};
-  if (rows == 0) return unit;
-  const int32_t bands = (rows + DT_TILE_M - 1) / DT_TILE_M;
-  const int32_t last = (bands - 1) % raster_bands + 1;
-  const int32_t is_short = (rows - 1) % DT_TILE_M < 64;
-  unit.pairs = (last - is_short) / 2;
-  unit.singles = last - 2 * unit.pairs;
-  return unit;
-}
-DT_DEVICE int32_t dt_unit_tasks(dt_unit unit, int32_t columns) {
-  return unit.pairs * columns + unit.singles * ((columns + 1) / 2);
-}
-/* Units before an expert's last one are whole pairs: raster_bands is even. */
-DT_DEVICE int32_t dt_units_before(int32_t rows, int32_t raster_bands) {
-  const int32_t bands = (rows + DT_TILE_M - 1) / DT_TILE_M;
-  return bands == 0 ? 0 : (bands - 1) / raster_bands;
-}
-
-/* Task `local` of an expert that starts at `row` and has `rows`. */
-DT_DEVICE dt_tile_task dt_task_of(const dt_tile_table &table, int32_t expert, int32_t row, int32_t rows,
-                                  int32_t local) {
-  const int32_t columns = table.column_tiles, before = dt_units_before(rows, table.raster_bands);
-  const int32_t whole = table.raster_bands / 2 * columns;
-  const int32_t index = min(local / whole, before);
-  dt_unit unit = {table.raster_bands / 2, 0};
-  if (index == before) unit = dt_last_unit(rows, table.raster_bands);
-  local -= index * whole;
-  const int32_t step = 2 * unit.pairs + unit.singles; /* tasks of two columns */
-  const int32_t column = 2 * (local / step);
-  local %= step;
-  const int32_t paired = unit.pairs * min(2, columns - column);
-  const int32_t first_band = index * table.raster_bands;
-  dt_tile_task task = {};
-  task.expert = expert;
-  int32_t band[2];
-  if (local < paired) {
-    task.column[0] = task.column[1] = (uint16_t)(column + local / unit.pairs);
-    band[0] = first_band + 2 * (local % unit.pairs);
-    band[1] = band[0] + 1;
-  } else {
-    task.column[0] = (uint16_t)column;
-    task.column[1] = (uint16_t)(column + 1); /* past the last: loads nothing, stores nothing */
-    task.shares_rows = 1;
-    band[0] = band[1] = first_band + 2 * unit.pairs + local - paired;
+DT_DEVICE int32_t dt_scan_warp(int32_t value) {
+  for (int i = 1; i < 32; i *= 2) {
+    int32_t other = __shfl_up_sync(0xffffffffu, value, i);
+    if ((int32_t)(threadIdx.x % 32) >= i) value += other;
   }
-  for (int i = 0; i < 2; i++) {
-    task.row[i] = row + band[i] * DT_TILE_M;
-    task.rows[i] = (uint16_t)min(DT_TILE_M, rows - band[i] * DT_TILE_M);
-  }
-  return task;
+  return value;
 }
 
-/* First rows and first tasks of all experts, by one warp. Both arrays have experts + 1 entries. any_short: some band has
- * at most 64 rows. */
-DT_DEVICE void dt_scan(const dt_tile_table &table, int32_t *first_row, int32_t *first_task, uint32_t &error,
-                       int32_t &any_short) {
+/* First rows, bands and tasks of all experts, by one warp, each array experts + 1 long. any_short: some band has at
+ * most 64 rows. */
+DT_DEVICE void dt_scan(const dt_tile_table &table, int32_t *first_row, int32_t *first_band, int32_t *first_task,
+                       uint32_t &error, int32_t &any_short) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
   int64_t row = 0;
-  int32_t task = 0;
+  int32_t band = 0, task = 0;
   any_short = 0;
   for (int32_t base = 0; base < table.experts; base += 32) {
     const int32_t expert = base + lane;
@@ -94,23 +35,21 @@ DT_DEVICE void dt_scan(const dt_tile_table &table, int32_t *first_row, int32_t *
     int64_t start = __shfl_up_sync(0xffffffffu, end, 1);
     if (lane == 0) start = row;
     const int32_t rows = (int32_t)(end - start);
-    const int32_t before = dt_units_before(rows, table.raster_bands) * (table.raster_bands / 2) * table.column_tiles;
-    int32_t tasks = before + dt_unit_tasks(dt_last_unit(rows, table.raster_bands), table.column_tiles);
-    int32_t last = tasks;
-    for (int i = 1; i < 32; i *= 2) {
-      int32_t other = __shfl_up_sync(0xffffffffu, last, i);
-      if (lane >= i) last += other;
-    }
-    any_short |= rows > 0 && (rows - 1) % DT_TILE_M < 64;
+    const int32_t tasks = dt_expert_tasks(rows, table.column_tiles, table.raster_bands);
+    any_short |= dt_ends_short(rows);
+    const int32_t last_band = dt_scan_warp(dt_bands(rows)), last_task = dt_scan_warp(tasks);
     if (expert < table.experts) {
       first_row[expert] = (int32_t)start;
-      first_task[expert] = task + last - tasks;
+      first_band[expert] = band + last_band - dt_bands(rows);
+      first_task[expert] = task + last_task - tasks;
     }
     row = __shfl_sync(0xffffffffu, end, 31);
-    task += __shfl_sync(0xffffffffu, last, 31);
+    band += __shfl_sync(0xffffffffu, last_band, 31);
+    task += __shfl_sync(0xffffffffu, last_task, 31);
   }
   if (lane == 0) {
     first_row[table.experts] = (int32_t)row;
+    first_band[table.experts] = band;
     first_task[table.experts] = task;
   }
   error = __reduce_max_sync(0xffffffffu, error);
@@ -124,30 +63,32 @@ DT_DEVICE void dt_write_task(const dt_tile_table &table, int32_t index, const dt
   to[1] = from[1];
 }
 
+/* Every block scans all experts; every thread writes one task, or the two that it is cut into. */
 __global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const dt_tile_table table) {
   extern __shared__ int32_t dt_first[];
-  __shared__ int32_t cut; /* tasks from the table's end that are cut in two */
-  int32_t *first_row = dt_first, *first_task = dt_first + table.experts + 1;
+  __shared__ int32_t cut;
+  int32_t *first_row = dt_first, *first_band = first_row + table.experts + 1;
+  int32_t *first_task = first_band + table.experts + 1;
   dt_grid_launch(); /* the GEMM may set up its pipelines meanwhile */
   if (threadIdx.x < 32) {
     uint32_t error = DT_TILE_OK;
     int32_t any_short;
-    dt_scan(table, first_row, first_task, error, any_short);
+    dt_scan(table, first_row, first_band, first_task, error, any_short);
     __syncwarp();
     if (threadIdx.x == 0) {
-      const int32_t total = first_task[table.experts], left = total % table.clusters;
-      cut = any_short || 2 * left > table.clusters ? 0 : left;
+      const int32_t tasks = first_task[table.experts];
+      cut = dt_tasks_cut(tasks, table.clusters, any_short);
       if (blockIdx.x == 0) {
         table.header->next = 0;
-        table.header->count = (uint32_t)(total + cut);
+        table.header->count = (uint32_t)(tasks + cut);
         table.header->error = error;
         table.header->rows = (uint32_t)first_row[table.experts];
       }
     }
   }
   __syncthreads();
-  const int32_t task = (int32_t)(blockIdx.x * DT_TABLE_THREADS + threadIdx.x), total = first_task[table.experts];
-  if (task >= total) return;
+  const int32_t task = (int32_t)(blockIdx.x * DT_TABLE_THREADS + threadIdx.x), tasks = first_task[table.experts];
+  if (task >= tasks) return;
   int32_t low = 0, high = table.experts; /* first_task[low] <= task < first_task[high] */
   while (high - low > 1) {
     int32_t middle = (low + high) / 2;
@@ -156,26 +97,21 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const d
     else
       high = middle;
   }
-  dt_tile_task made =
-      dt_task_of(table, low, first_row[low], first_row[low + 1] - first_row[low], task - first_task[low]);
-  const int32_t whole = total - cut;
+  const dt_tile_task made = dt_expert_task(low, first_row[low], first_row[low + 1] - first_row[low], first_band[low],
+                                           table.column_tiles, table.raster_bands, task - first_task[low]);
+  const int32_t whole = tasks - cut, halves = whole + 2 * (task - whole);
   if (task < whole) {
     dt_write_task(table, task, made);
-    return;
+  } else {
+    dt_write_task(table, halves, dt_half_task(made, 0));
+    dt_write_task(table, halves + 1, dt_half_task(made, 1));
   }
-  dt_tile_task second = made;
-  for (int i = 0; i < 2; i++) {
-    made.rows[i] = 64;
-    second.row[i] += 64;
-    second.rows[i] -= 64;
-  }
-  dt_write_task(table, whole + 2 * (task - whole), made);
-  dt_write_task(table, whole + 2 * (task - whole) + 1, second);
 }
 
 extern "C" cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream) {
-  const unsigned blocks = (unsigned)((tasks_max + DT_TABLE_THREADS - 1) / DT_TABLE_THREADS);
-  const size_t shared = 2 * sizeof(int32_t) * ((size_t)table->experts + 1);
-  dt_tile_table_kernel<<<blocks > 0 ? blocks : 1, DT_TABLE_THREADS, shared, stream>>>(*table);
+  unsigned blocks = (unsigned)((tasks_max + DT_TABLE_THREADS - 1) / DT_TABLE_THREADS);
+  if (blocks == 0) blocks = 1;
+  const size_t shared = 3 * sizeof(int32_t) * ((size_t)table->experts + 1);
+  dt_tile_table_kernel<<<blocks, DT_TABLE_THREADS, shared, stream>>>(*table);
   return cudaGetLastError();
 }

@@ -1,0 +1,139 @@
+/* What of the grouped GEMM needs no GPU: the task table's arithmetic and the checks of arguments. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <draintile/gemm.h>
+
+#include "core/random.h"
+#include "cuda/tile_table.h"
+
+/* Counts how often a task covers each 64-row piece of an expert at each column. */
+static void cover(const dt_tile_task *task, int32_t first_row, int32_t rows, int32_t columns, uint8_t *covered) {
+  for (int i = 0; i < 2; i++) {
+    const int32_t from = task->row[i] - first_row;
+    assert_in_range(task->rows[i], 1, DT_TILE_M);
+    assert_true(from >= 0 && from + task->rows[i] <= rows && from % 64 == 0);
+    if (task->column[i] == columns) {
+      assert_true(task->shares_rows && i == 1 && columns % 2 == 1);
+      continue;
+    }
+    assert_in_range(task->column[i], 0, columns - 1);
+    /* A tile ends with its expert or at a whole half band. */
+    assert_true(from + task->rows[i] == rows || task->rows[i] % 64 == 0);
+    for (int32_t piece = from / 64; piece * 64 < from + task->rows[i]; piece++)
+      covered[piece * columns + task->column[i]]++;
+  }
+  if (task->shares_rows) {
+    assert_true(task->row[0] == task->row[1] && task->column[0] + 1 == task->column[1]);
+  } else {
+    assert_true(task->column[0] == task->column[1] && task->row[0] != task->row[1]);
+    assert_true((task->rows[0] > 64) == (task->rows[1] > 64) || task->rows[1] < 64);
+  }
+}
+
+static void every_tile_is_in_the_table_once(void **state) {
+  (void)state;
+  dt_random random = {7};
+  for (int round = 0; round < 3000; round++) {
+    const int32_t rows = 1 + (int32_t)dt_random_below(&random, round % 3 ? 700 : 9000);
+    const int32_t columns = 1 + (int32_t)dt_random_below(&random, 9);
+    const int32_t raster = 2 * (1 + (int32_t)dt_random_below(&random, 9));
+    const int32_t tasks = dt_expert_tasks(rows, columns, raster), first = (int32_t)dt_random_below(&random, 100000);
+    const int32_t cut = dt_tasks_cut(tasks, 1 + (int32_t)dt_random_below(&random, 70), dt_ends_short(rows));
+    uint8_t *covered = calloc((size_t)((rows + 63) / 64 * columns), 1);
+    for (int32_t t = 0; t < tasks; t++) {
+      const dt_tile_task task = dt_expert_task(3, first, rows, 50, columns, raster, t);
+      assert_int_equal(task.expert, 3);
+      assert_int_equal(task.band, 50 + (task.row[0] - first) / DT_TILE_M);
+      if (t < tasks - cut) {
+        cover(&task, first, rows, columns, covered);
+        continue;
+      }
+      for (int half = 0; half < 2; half++) {
+        const dt_tile_task part = dt_half_task(task, half);
+        cover(&part, first, rows, columns, covered);
+      }
+    }
+    for (int32_t i = 0; i < (rows + 63) / 64 * columns; i++) assert_int_equal(covered[i], 1);
+    free(covered);
+  }
+  assert_int_equal(dt_expert_tasks(0, 5, 8), 0);
+}
+
+static void short_bands_never_share_weights_with_whole_ones(void **state) {
+  (void)state;
+  for (int32_t rows = 1; rows < 1500; rows++)
+    for (int32_t t = 0; t < dt_expert_tasks(rows, 3, 4); t++) {
+      const dt_tile_task task = dt_expert_task(0, 0, rows, 0, 3, 4, t);
+      if (!task.shares_rows) assert_true(task.rows[0] > 64 && task.rows[1] > 64);
+    }
+}
+
+static void the_last_round_is_cut_when_it_is_short(void **state) {
+  (void)state;
+  assert_int_equal(dt_tasks_cut(2048, 66, 0), 2);
+  assert_int_equal(dt_tasks_cut(2048, 66, 1), 0);
+  assert_int_equal(dt_tasks_cut(1024, 66, 0), 0); /* 34 of 66 */
+  assert_int_equal(dt_tasks_cut(33, 66, 0), 33);
+  assert_int_equal(dt_tasks_cut(0, 66, 0), 0);
+}
+
+static dt_cuda_gemm valid(void) {
+  dt_cuda_gemm gemm;
+  dt_cuda_gemm_init(&gemm);
+  gemm.a = gemm.b = gemm.out = (void *)(uintptr_t)4096; /* never followed: every call here fails before */
+  gemm.counts = (const int32_t *)(uintptr_t)4096;
+  gemm.experts = 4;
+  gemm.rows_max = 1000;
+  gemm.n = 512;
+  gemm.k = 256;
+  return gemm;
+}
+
+static void refused(const dt_cuda_gemm *gemm, const char *field) {
+  size_t bytes = 0;
+  assert_int_equal(dt_cuda_gemm_workspace(gemm, &bytes), DT_ERR_ARGUMENT);
+  assert_int_equal(strncmp(dt_error_detail(), field, strlen(field)), 0);
+  assert_int_equal(dt_cuda_grouped_gemm(gemm, (void *)(uintptr_t)4096, NULL), DT_ERR_ARGUMENT);
+}
+
+static void bad_arguments_are_named(void **state) {
+  (void)state;
+  size_t bytes = 0;
+  dt_cuda_gemm gemm = valid();
+  assert_int_equal(dt_cuda_gemm_workspace(&gemm, &bytes), DT_OK);
+  assert_true(bytes >= 128 + 32 * (1000 / 128 + 4));
+#define DT_REFUSED(field, value)                                                                                       \
+  gemm = valid();                                                                                                      \
+  gemm.field = value;                                                                                                  \
+  refused(&gemm, #field);
+  DT_REFUSED(size, 3)
+  DT_REFUSED(experts, 0)
+  DT_REFUSED(experts, 4001)
+  DT_REFUSED(rows_max, -1)
+  DT_REFUSED(n, 12)
+  DT_REFUSED(k, 0)
+  DT_REFUSED(raster_bands, 3)
+  DT_REFUSED(timeout_s, 5000.0)
+  gemm = valid();
+  gemm.b = (void *)(uintptr_t)4100;
+  assert_int_equal(dt_cuda_grouped_gemm(&gemm, (void *)(uintptr_t)4096, NULL), DT_ERR_ARGUMENT);
+  assert_int_equal(strncmp(dt_error_detail(), "b:", 2), 0);
+  gemm = valid();
+  assert_int_equal(dt_cuda_grouped_gemm(&gemm, NULL, NULL), DT_ERR_ARGUMENT);
+  assert_int_equal(strncmp(dt_error_detail(), "workspace:", 10), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_tile_is_in_the_table_once),
+                                     cmocka_unit_test(short_bands_never_share_weights_with_whole_ones),
+                                     cmocka_unit_test(the_last_round_is_cut_when_it_is_short),
+                                     cmocka_unit_test(bad_arguments_are_named)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
