@@ -2,6 +2,7 @@
 #ifndef DRAINTILE_DRAINTILE_H
 #define DRAINTILE_DRAINTILE_H
 
+#include <draintile/attention.h>
 #include <draintile/build.h>
 #include <draintile/calibrate.h>
 #include <draintile/checkpoint.h>

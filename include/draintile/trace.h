@@ -23,7 +23,8 @@ typedef enum dt_span_kind {
   DT_SPAN_SHARED = 7,
   DT_SPAN_WAIT = 8, /* waiting for a counter; inside the span of its task */
   DT_SPAN_BARRIER = 9,
-  DT_SPAN_LINK = 10 /* bytes draining on the link, from issue to visibility */
+  DT_SPAN_LINK = 10,     /* bytes draining on the link, from issue to visibility */
+  DT_SPAN_ATTENTION = 11 /* one tile of attention, its waits and its store included */
 } dt_span_kind;
 const char *dt_span_kind_name(dt_span_kind kind);
 

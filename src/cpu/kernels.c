@@ -40,6 +40,21 @@ void dt_gemm_nt(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_strid
 #endif
 }
 
+void dt_gemm_nn_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                    float *c, int64_t c_stride) {
+  if (m <= 0 || n <= 0 || k <= 0) return;
+#if defined(__SANITIZE_THREAD__)
+  for (int64_t i = 0; i < m; i++) {
+    for (int64_t p = 0; p < k; p++) {
+      for (int64_t j = 0; j < n; j++) c[i * c_stride + j] += a[i * a_stride + p] * b[p * b_stride + j];
+    }
+  }
+#else
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a, (int)a_stride, b,
+              (int)b_stride, 1.0f, c, (int)c_stride);
+#endif
+}
+
 DT_INLINE float float_of_bits(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof(value));
@@ -198,6 +213,47 @@ void dt_glu_row(const dt_glu *glu, const float *gate, const float *up, int64_t c
     else
       clamped_row(glu->alpha, glu->limit, g, u, n, out + i);
   }
+}
+
+enum { LANES = 16 }; /* partial results of a reduction, so that it is a vector's: their order is fixed */
+
+DT_VECTOR static float row_top(const float *restrict row, int64_t count, float top) {
+  float lanes[LANES];
+  for (int l = 0; l < LANES; l++) lanes[l] = top;
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES)
+    for (int l = 0; l < LANES; l++) lanes[l] = row[i + l] > lanes[l] ? row[i + l] : lanes[l];
+  for (; i < count; i++) lanes[0] = row[i] > lanes[0] ? row[i] : lanes[0];
+  for (int l = 0; l < LANES; l++) top = lanes[l] > top ? lanes[l] : top;
+  return top;
+}
+
+DT_VECTOR static float row_exp(float *restrict row, int64_t count, float top) {
+  float lanes[LANES] = {0}, sum = 0;
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES)
+    for (int l = 0; l < LANES; l++) {
+      float p = fast_exp(row[i + l] - top);
+      row[i + l] = p;
+      lanes[l] += p;
+    }
+  for (; i < count; i++) {
+    row[i] = fast_exp(row[i] - top);
+    lanes[0] += row[i];
+  }
+  for (int l = 0; l < LANES; l++) sum += lanes[l];
+  return sum;
+}
+
+float dt_softmax_row(float *row, int64_t visible, int64_t count, float *top, float *sum) {
+  float before = *top, now = row_top(row, visible, before);
+  if (now == -INFINITY) visible = 0;
+  memset(row + visible, 0, (size_t)(count - visible) * sizeof(float));
+  if (visible == 0) return 1.0f;
+  float rescale = now == before ? 1.0f : fast_exp(before - now);
+  *top = now;
+  *sum = *sum * rescale + row_exp(row, visible, now);
+  return rescale;
 }
 
 DT_VECTOR void dt_scale_row(float *row, int64_t count, float scale) {

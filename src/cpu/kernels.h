@@ -13,6 +13,10 @@
 void dt_gemm_nt(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                 float *c, int64_t c_stride);
 
+/* c[m][n] += a[m][k] * b[k][n], likewise. */
+void dt_gemm_nn_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                    float *c, int64_t c_stride);
+
 /* F32, BF16 or F16 to float32, and back to nearest even (NaN stays NaN, overflow becomes infinity). */
 void dt_widen_row(dt_dtype dtype, const void *src, int64_t count, float *dst);
 void dt_round_row(dt_dtype dtype, const float *src, int64_t count, void *dst);
@@ -28,6 +32,11 @@ typedef struct dt_glu {
   const float *gate_bias, *up_bias;
 } dt_glu;
 void dt_glu_row(const dt_glu *glu, const float *gate, const float *up, int64_t count, float *out);
+
+/* One block of an online softmax. row[i] = exp(row[i] - m) for i < visible and 0 up to count, m being the maximum of
+ * *top and the visible values; *top becomes m, and *sum the sum so far. Returns what earlier results must be multiplied
+ * by. A row that has seen nothing but -infinity has the sum 0. */
+float dt_softmax_row(float *row, int64_t visible, int64_t count, float *top, float *sum);
 
 /* row[i] = row[i] * scale; row[i] = row[i] + bias[i]; the logistic function of a dot product. */
 void dt_scale_row(float *row, int64_t count, float scale);

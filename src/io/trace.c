@@ -8,7 +8,7 @@
 #include "file.h"
 
 static const char *const kind_names[] = {"plan",   "dispatch", "L1",   "L2",      "store", "segment",
-                                         "reduce", "shared",   "wait", "barrier", "link"};
+                                         "reduce", "shared",   "wait", "barrier", "link",  "attention"};
 
 const char *dt_span_kind_name(dt_span_kind kind) {
   size_t at = (size_t)kind;
