@@ -3,4 +3,4 @@
 set -eu
 cd "$(dirname "$0")/.."
 git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
-git ls-files 'src/*.c' 'tools/*.c' ':!src/cuda' | xargs clang-tidy -p build --quiet
+git ls-files 'src/*.c' 'tools/*.c' ':!src/cuda' | xargs -n 1 clang-tidy -p build --quiet

@@ -124,22 +124,22 @@ static void test_shared(void **state) {
 static void test_arguments(void **state) {
   (void)state;
   static example e;
-  double rate = 0;
+  double rate = 0, mean = 0;
   make(&e, 0);
   assert_int_equal(dt_expert_reference(&e.weights, EXPERTS, e.x, ROWS, e.y), DT_ERR_ARGUMENT);
   assert_int_equal(dt_expert_reference(&e.weights, -1, e.x, ROWS, e.y), DT_ERR_ARGUMENT);
   assert_int_equal(dt_expert_reference(&e.weights, 0, e.x, 0, e.y), DT_OK);
-  assert_int_equal(dt_sgemm_rate(0, 64, 1, &rate), DT_ERR_ARGUMENT);
-  assert_int_equal(dt_sgemm_rate(1, 64, 0, &rate), DT_ERR_ARGUMENT);
-  assert_int_equal(dt_sgemm_rate(1, 63, 1, &rate), DT_ERR_ARGUMENT);
+  assert_int_equal(dt_sgemm_rate(0, 64, 1, &rate, &mean), DT_ERR_ARGUMENT);
+  assert_int_equal(dt_sgemm_rate(1, 64, 0, &rate, &mean), DT_ERR_ARGUMENT);
+  assert_int_equal(dt_sgemm_rate(1, 63, 1, &rate, &mean), DT_ERR_ARGUMENT);
   assert_string_not_equal(dt_error_detail(), "");
 }
 
 static void test_rate_and_build(void **state) {
   (void)state;
-  double rate = 0;
-  assert_int_equal(dt_sgemm_rate(2, 512, 1, &rate), DT_OK);
-  assert_true(rate > 1e8 && rate < 1e14);
+  double rate = 0, mean = 0;
+  assert_int_equal(dt_sgemm_rate(2, 512, 3, &rate, &mean), DT_OK);
+  assert_true(mean > 1e8 && mean <= rate && rate < 1e14);
   dt_build build;
   dt_build_info(&build);
   assert_string_not_equal(build.blas_core, "");

@@ -60,7 +60,8 @@ static double one_repeat(gemm_thread *threads, int32_t count) {
   return failed ? 0 : now_s() - begin_s;
 }
 
-dt_status dt_sgemm_rate(int32_t threads, int32_t side, int32_t repeats, double *flop_per_s) {
+dt_status dt_sgemm_rate(int32_t threads, int32_t side, int32_t repeats, double *best_flop_per_s,
+                        double *mean_flop_per_s) {
   if (threads < 1 || threads > THREADS_MAX)
     return dt_fail(DT_ERR_ARGUMENT, "threads: %d; allowed: 1 to %d", threads, THREADS_MAX);
   if (side < SIDE_MIN || side > SIDE_MAX)
@@ -71,11 +72,12 @@ dt_status dt_sgemm_rate(int32_t threads, int32_t side, int32_t repeats, double *
   int ready = 1;
   for (int32_t i = 0; ready && i < threads; i++) ready = reserve(&all[i], side, (uint64_t)i + 1);
   dt_status status = ready ? DT_OK : dt_fail(DT_ERR_MEMORY, "threads: %d: no memory for their matrices", threads);
-  double best_s = 0;
+  double best_s = 0, all_s = 0;
   for (int32_t i = 0; status == DT_OK && i <= repeats; i++) { /* the first one warms up */
     double seconds = one_repeat(all, threads);
     if (seconds <= 0) status = dt_fail(DT_ERR_SYSTEM, "threads: %d could not be started", threads);
     if (i > 0 && (best_s == 0 || seconds < best_s)) best_s = seconds;
+    if (i > 0) all_s += seconds;
   }
   for (int32_t i = 0; i < threads; i++) {
     free(all[i].a);
@@ -83,6 +85,9 @@ dt_status dt_sgemm_rate(int32_t threads, int32_t side, int32_t repeats, double *
     free(all[i].c);
   }
   free(all);
-  if (status == DT_OK) *flop_per_s = 2.0 * threads * side * side * side / best_s;
-  return status;
+  if (status != DT_OK) return status;
+  double flops = 2.0 * threads * side * side * side;
+  *best_flop_per_s = flops / best_s;
+  *mean_flop_per_s = flops * repeats / all_s;
+  return DT_OK;
 }
