@@ -87,19 +87,25 @@ dt_status dt_tell_peers(dt_thread *thread, int64_t position) {
   return DT_OK;
 }
 
+/* In pieces of at most dispatch_piece_rows: one large put would leave the link's buffer no room for a direct store. */
 static dt_status put_dispatch(dt_thread *thread, int32_t index, const dt_dispatch *dispatch, uint64_t *visible_ns) {
   dt_moe *moe = thread->moe;
-  dt_put put = {.window = moe->dispatch,
-                .peer = dispatch->peer,
-                .offset = (size_t)dispatch->row * moe->row_bytes,
-                .dst_stride = moe->row_bytes,
-                .src = moe->input->hidden,
-                .src_stride = moe->row_bytes,
-                .src_index = moe->token_of_row + dispatch->src_row,
-                .row_bytes = moe->row_bytes,
-                .rows = dispatch->rows,
-                .backlog_limit_bytes = moe->dispatch_backlog_bytes};
-  return dt_carry_put(thread, &put, DT_SPAN_DISPATCH, index, -1, visible_ns);
+  for (int64_t first = 0; first < dispatch->rows; first += moe->dispatch_piece_rows) {
+    int64_t left = dispatch->rows - first;
+    dt_put put = {.window = moe->dispatch,
+                  .peer = dispatch->peer,
+                  .offset = (size_t)(dispatch->row + first) * moe->row_bytes,
+                  .dst_stride = moe->row_bytes,
+                  .src = moe->input->hidden,
+                  .src_stride = moe->row_bytes,
+                  .src_index = moe->token_of_row + dispatch->src_row + first,
+                  .row_bytes = moe->row_bytes,
+                  .rows = left < moe->dispatch_piece_rows ? left : moe->dispatch_piece_rows,
+                  .backlog_limit_bytes = moe->dispatch_backlog_bytes};
+    dt_status status = dt_carry_put(thread, &put, DT_SPAN_DISPATCH, index, -1, visible_ns);
+    if (status) return status;
+  }
+  return DT_OK;
 }
 
 static dt_status signal_arrival(dt_thread *thread, const dt_dispatch *dispatch, uint64_t visible_ns) {

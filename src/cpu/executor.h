@@ -59,7 +59,7 @@ typedef struct dt_counts_header {
 
 enum {
   DT_BLOCK_TOKENS = 64, /* of a reduction or shared-expert task, at most */
-  DT_A_PANELS = 8       /* widened bands a worker keeps, at most */
+  DT_A_PANELS = 4       /* widened bands a worker keeps, at most */
 };
 
 /* The float32 rows of one band, kept between the columns of a unit. */
@@ -125,7 +125,8 @@ struct dt_moe {
   const dt_moe_input *input;
   void *output;
   int64_t *last_task; /* [ranks]: last L2 task, or segment of segment_order, with rows for the peer; -1: none */
-  double dispatch_backlog_bytes;
+  double dispatch_backlog_bytes; /* a piece of dispatch is put when the link's backlog is at most this */
+  int64_t dispatch_piece_rows;
   int64_t reduce_first; /* first R task */
   dt_span *spans;       /* of the last layer, all threads */
   size_t span_count, span_capacity;

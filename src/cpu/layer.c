@@ -205,6 +205,17 @@ static dt_status prepare_threads(dt_moe *moe) {
   return dt_spans_reserve(moe);
 }
 
+/* Dispatch leaves most of the link's buffer to direct stores, which would stall a worker: it adds a small piece when
+ * the backlog is as small. Nothing competes with it in the other schedules. */
+static void pace_dispatch(dt_moe *moe) {
+  moe->dispatch_backlog_bytes = 0;
+  moe->dispatch_piece_rows = moe->config.tile_m;
+  if (!dt_schedule_stores_direct(moe->config.schedule) || moe->comm->config.link_bytes_per_s <= 0) return;
+  moe->dispatch_backlog_bytes = moe->comm->config.link_capacity_bytes / 4;
+  int64_t rows = (int64_t)(moe->dispatch_backlog_bytes / (double)moe->row_bytes);
+  moe->dispatch_piece_rows = rows < 1 ? 1 : rows < moe->config.tile_m ? rows : moe->config.tile_m;
+}
+
 static dt_status prepare_layer(dt_moe *moe) {
   dt_status status = make_plan(moe);
   if (status) return status;
@@ -215,9 +226,7 @@ static dt_status prepare_layer(dt_moe *moe) {
   moe->reduce_first = plan->task_count - plan->config.reduce_blocks;
   moe->bank_bands[moe->epoch & 1] = plan->band_count;
   moe->bank_blocks[moe->epoch & 1] = plan->config.shared_blocks;
-  /* Dispatch leaves half of the link's buffer to direct stores, which would stall a worker; nothing else competes. */
-  moe->dispatch_backlog_bytes =
-      dt_schedule_stores_direct(moe->config.schedule) ? moe->comm->config.link_capacity_bytes / 2 : 0;
+  pace_dispatch(moe);
   return prepare_threads(moe);
 }
 

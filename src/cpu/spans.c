@@ -9,7 +9,10 @@ static size_t spans_bound(const dt_moe *moe) {
   const dt_plan *plan = moe->plan;
   /* A task with its wait; a put with its store and link; a reduction with a wait a peer and two. */
   size_t parts = (size_t)plan->part_count * (size_t)plan->config.columns_2;
-  return 2 * (size_t)plan->task_count + 2 * parts + 2 * (size_t)plan->dispatch_count +
+  size_t pieces = (size_t)plan->dispatch_count;
+  for (int32_t i = 0; i < plan->dispatch_count; i++)
+    pieces += (size_t)(plan->dispatch[i].rows / moe->dispatch_piece_rows);
+  return 2 * (size_t)plan->task_count + 2 * parts + 2 * pieces +
          (size_t)plan->config.reduce_blocks * ((size_t)moe->ranks + 2) + 2 * (size_t)plan->group_count +
          (size_t)plan->segment_count * 2;
 }
