@@ -57,6 +57,7 @@ static dt_status open_cpu(const dt_calibrate_config *config, dt_calibration_devi
                                     .bursts = 10,
                                     .detail = 1,
                                     .stores = DT_PROBE_PUT,
+                                    .pilot_s = 0.05,
                                     .rounds_s = 60.0,
                                     .count = dt_comm_ranks(config->comm),
                                     .cannot = dt_comm_ranks(config->comm) < 2 ? "one rank" : NULL,

@@ -65,6 +65,7 @@ static dt_status design_sets(const dt_calibrate_config *config, const dt_calibra
                      .producers = device->machine.max_producers,
                      .producer_bytes = device->producer_bytes,
                      .unit_bytes = device->unit_bytes,
+                     .pilot_s = device->pilot_s,
                      .bursts = device->bursts};
   dt_status status = dt_design_pilot(&device->machine, &pilot);
   for (size_t i = 0; i < sizeof set_rows / sizeof *set_rows && !status; i++) {

@@ -14,6 +14,7 @@ typedef struct dt_calibration_device {
   int64_t producer_bytes;                /* the base burst; 0: find one */
   int32_t bursts, detail;                /* of a run; of the designs at most */
   int32_t stores;                        /* operation of the main sets */
+  double pilot_s;                        /* shortest run of the pilot */
   double rounds_s;                       /* time for all rounds; quick: a sixth of it */
   char kind[8], name[256], driver[96];
   int64_t count;

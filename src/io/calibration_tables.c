@@ -54,6 +54,10 @@ static dt_status add_constants(const dt_calibration_set *set, dt_platform *platf
   const dt_fit_point *capacity = last_point(&fit->capacities);
   if (!status && capacity)
     status = set_constant(platform, "capacity_bytes", capacity->interval, capacity->n, capacity_method);
+  /* The same for the simulator, by the names it looks for. */
+  if (!status) status = set_constant(platform, "sim_link_bytes_per_s", fit->rate_bytes_per_s, fit->rate_n, rate_method);
+  if (!status && capacity)
+    status = set_constant(platform, "sim_link_capacity_bytes", capacity->interval, capacity->n, capacity_method);
   for (size_t i = 0; i < fit->floors.count && !status; i++) {
     const dt_fit_point *p = &fit->floors.point[i];
     if (p->producers == set->design.producers && p->producer_bytes == (double)set->design.producer_bytes)

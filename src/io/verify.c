@@ -74,7 +74,10 @@ static dt_status compare_rows(const dt_calibration *c, const dt_platform *platfo
     for (size_t i = 0; i < set->experiments.count; i++) {
       dt_verify_row *row = &v->rows[v->row_count];
       median_round(set, i, c->rounds, row);
-      if (!row->n) continue;
+      if (!row->n) {
+        v->late_settings += set->experiments.list[i].setting.alignment == DT_FIT_ALIGNED;
+        continue;
+      }
       dt_status status = dt_platform_issue(platform, row->pattern, row->operation, row->alignment, row->producers,
                                            row->producer_bytes, row->gap_s, &row->predicted_s);
       if (status) return status;

@@ -115,14 +115,14 @@ static dt_status pilot_rate(const dt_probe_machine *machine, dt_design *design) 
   dt_probe_setting s = {.operation = design->operation, .pattern = design->pattern, .producers = design->producers};
   s.producer_bytes = design->unit_bytes * (1 + 16383 / design->unit_bytes);
   double before = 0.0;
-  for (s.window_s = 0.02; s.window_s < 3.0; s.window_s *= 2.0) {
+  for (s.window_s = design->pilot_s > 0.0 ? design->pilot_s : 0.02; s.window_s < 3.0; s.window_s *= 2.0) {
     dt_probe_result result;
     dt_status status = machine->run(machine->context, &s, &result);
     if (status == DT_ERR_INPUT) continue; /* not one burst in so short a window */
     if (status) return status;
     design->bytes_per_s = result.bytes_per_s;
     design->issue_s_per_byte = result.issue_min_s / (double)s.producer_bytes;
-    if (s.window_s > 0.05 && fabs(result.bytes_per_s - before) < 0.03 * before) return DT_OK;
+    if (fabs(result.bytes_per_s - before) < 0.02 * before) return DT_OK;
     before = result.bytes_per_s;
   }
   return DT_OK; /* the last and longest is the best there is */

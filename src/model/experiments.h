@@ -25,6 +25,7 @@ typedef struct dt_design {
   double bytes_per_s;      /* R, roughly */
   double issue_s_per_byte; /* T0 over B, roughly, not less than the truth */
   double capacity_bytes;   /* Q, roughly; 0: not known, and many producers that stagger themselves */
+  double pilot_s;          /* shortest run of the pilot; 0: 20 ms */
   int32_t bursts;          /* a run's, about */
   int32_t detail;          /* 0: R, T0 and Q only; 1: and aligned pairs, fewer producers; 2: and R by producers */
 } dt_design;

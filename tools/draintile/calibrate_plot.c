@@ -40,43 +40,39 @@ static void draw(const picture *p, const char *name, const char *plots) {
           p->folder, name, plots);
 }
 
-/* Points of a table whose argument `fixed` has this value (fixed < 0: all): x, value, low, high. */
-static int block(const picture *p, const char *name, const dt_platform_table *table, int x, double x_scale,
-                 double scale, int fixed, double value) {
-  int rows = 0;
-  fprintf(p->script, "$%s << EOD\n", name);
-  for (size_t i = 0; table && i < table->point_count; i++) {
-    const dt_platform_point *point = &table->points[i];
-    if (fixed >= 0 && point->at[fixed] != value) continue;
-    fprintf(p->script, "%.9g %.9g %.9g %.9g\n", point->at[x] * x_scale, point->interval.value * scale,
-            point->interval.low * scale, point->interval.high * scale);
-    rows++;
-  }
-  fprintf(p->script, "EOD\n");
-  return rows;
-}
-
 static double most_producers(const dt_platform_table *table) {
   double most = 0;
   for (size_t i = 0; i < table->point_count; i++) most = fmax(most, table->points[i].at[0]);
   return most;
 }
 
-/* 1: R(K). */
+/* 1: V/(T+G) without a gap against K: up to the link's rate the producers' own issue limits it. */
 static void plot_rate(const picture *p, const dt_platform *platform, const char *operation) {
   const char *patterns[] = {"one-way", "both-ways", "one-way"}, *operations[] = {operation, operation, "bulk"};
   char plots[512] = "";
   for (int i = 0; i < 3; i++) {
-    const dt_platform_table *table = find(platform, "rate_bytes_per_s", patterns[i], operations[i], NULL);
-    char name[16];
-    snprintf(name, sizeof(name), "rate%d", i);
-    if (!table || !block(p, name, table, 0, 1, 1e-9, -1, 0)) continue;
+    int rows = 0;
+    fprintf(p->script, "$rate%d << EOD\n", i);
+    for (int t = 0; t < 2; t++) {
+      const dt_platform_table *table =
+          find(platform, "issue_s", patterns[i], operations[i], t ? "free" : "alone"); /* alone: K = 1 */
+      for (size_t j = 0; table && j < table->point_count; j++) {
+        const dt_platform_point *point = &table->points[j];
+        double volume = point->at[0] * point->at[1], gap = point->at[2];
+        if (gap > 0.6e-6 || (point->at[1] != 32768 && point->at[0] > 1)) continue;
+        fprintf(p->script, "%.9g %.9g %.9g %.9g\n", point->at[0], volume / (point->interval.value + gap) * 1e-9,
+                volume / (point->interval.high + gap) * 1e-9, volume / (point->interval.low + gap) * 1e-9);
+        rows++;
+      }
+    }
+    fprintf(p->script, "EOD\n");
     size_t used = strlen(plots);
-    snprintf(plots + used, sizeof(plots) - used, "%s$rate%d using 1:2:3:4 with yerrorbars title \"%s %s\"",
-             used ? ", " : "", i, operations[i], patterns[i]);
+    if (rows)
+      snprintf(plots + used, sizeof(plots) - used, "%s$rate%d using 1:2:3:4 with yerrorbars pt %d title \"%s %s\"",
+               used ? ", " : "", i, 5 + 2 * i, operations[i], patterns[i]);
   }
   if (!*plots) return;
-  header(p, "Drain rate against producers (all burst sizes)", "producers", "R, GB/s");
+  header(p, "Drain rate against producers: 32 KiB each, no gap", "producers K", "V/(T+G), GB/s");
   fprintf(p->script, "set yrange [0:*]\n");
   draw(p, "calibration-rate", plots);
 }

@@ -94,10 +94,11 @@ void report_verification(FILE *out, const dt_verification *v) {
   }
   table_print(table, out);
   fprintf(out,
-          "\nissue time, all settings: median error %.2f %%, p90 %.2f %%\n"
+          "\n%lld aligned settings left out: their bursts did not start together\n"
+          "issue time, all settings: median error %.2f %%, p90 %.2f %%\n"
           "half-width of R's interval %.2f %%, of Q's (widest) %.2f %%; R both ways / one way %.4f\n%s\n",
-          100 * v->issue_error_median, 100 * v->issue_error_p90, 100 * v->rate_half_width, 100 * v->capacity_half_width,
-          v->both_ways_over_one_way, v->pass ? "pass" : "FAIL");
+          (long long)v->late_settings, 100 * v->issue_error_median, 100 * v->issue_error_p90, 100 * v->rate_half_width,
+          100 * v->capacity_half_width, v->both_ways_over_one_way, v->pass ? "pass" : "FAIL");
 }
 
 static json_t *rows_json(const dt_verification *v) {
@@ -126,7 +127,7 @@ static json_t *groups_json(const dt_verification *v) {
   return groups;
 }
 
-int report_write(const dt_verification *v, const dt_platform *platform, const char *path) {
+int report_write(const dt_verification *v, const dt_platform *platform, const char *command, const char *path) {
   const dt_platform_device *device = dt_platform_get_device(platform);
   char date[32];
   time_t now = time(NULL);
@@ -134,6 +135,7 @@ int report_write(const dt_verification *v, const dt_platform *platform, const ch
   gmtime_r(&now, &utc);
   strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
   json_t *root = json_results("draintile-verification"), *summary = json_object();
+  json_object_set_new(root, "command", json_string(command));
   json_object_set_new(root, "date", json_string(date));
   json_object_set_new(root, "device", json_string(device->name));
   json_object_set_new(root, "platform_date", json_string(device->date));
@@ -144,6 +146,7 @@ int report_write(const dt_verification *v, const dt_platform *platform, const ch
   json_object_set_new(summary, "both_ways_over_one_way", json_figure(v->both_ways_over_one_way));
   json_object_set_new(summary, "pass", json_boolean(v->pass));
   json_object_set_new(root, "summary", summary);
+  json_object_set_new(root, "late_settings", json_integer(v->late_settings));
   json_object_set_new(root, "groups", groups_json(v));
   json_object_set_new(root, "rows", rows_json(v));
   return json_write(root, path);

@@ -25,6 +25,16 @@ static void show_progress(void *context, double done, double total) {
   progress_add(progress, done - progress->done);
 }
 
+/* The command that made a file, for the file. */
+static void describe(const calibrate_job *job, char *text, size_t size) {
+  const char *verify = args_text(job->args, "verify"), *rate = args_text(job->args, "link-rate");
+  int cpu = args_choice(job->args, "device") == DEVICE_CPU;
+  snprintf(text, size, "draintile calibrate --device %s%s%s%s%s%s%s%s", cpu ? "cpu" : "cuda",
+           job->config.quick ? " --quick" : "", verify ? " --verify " : "", verify ? verify : "",
+           cpu && rate ? " --link-rate " : "", cpu && rate ? rate : "", cpu && rate ? " --link-capacity " : "",
+           cpu && rate ? args_text(job->args, "link-capacity") : "");
+}
+
 /* Calibrates or verifies and reports, on the rank that holds the results. */
 static int measure(calibrate_job *job) {
   dt_platform *platform = NULL;
@@ -37,12 +47,15 @@ static int measure(calibrate_job *job) {
   if (progress.total > 0) progress_end(&progress);
   if (status) return log_status(status, NULL);
   int code = TOOL_OK;
+  char command[512];
+  describe(job, command, sizeof(command));
   if (verification) {
-    if (job->output) code = report_write(verification, job->verified, job->output);
+    if (job->output) code = report_write(verification, job->verified, command, job->output);
     if (!job->output || strcmp(job->output, "-") != 0) report_verification(stdout, verification);
     if (code == TOOL_OK && !verification->pass) code = TOOL_CHECK_FAILED;
   } else if (platform) {
-    status = dt_platform_save(platform, job->output);
+    status = dt_platform_add_note(platform, command);
+    if (!status) status = dt_platform_save(platform, job->output);
     code = status ? log_status(status, NULL) : TOOL_OK;
     if (code == TOOL_OK) report_platform(stdout, platform);
   }

@@ -6,7 +6,7 @@ namespace {
 struct Shared {
   dt_burst_stamp stamps[DT_BURST_SAMPLES];
   uint64_t rendezvous; /* this SM's cycle count at the agreed time */
-  uint32_t go;
+  uint32_t go[2];
   uint32_t sink;
   alignas(128) unsigned char data[DT_BURST_DATA_BYTES];
 };
@@ -96,51 +96,57 @@ __global__ void __launch_bounds__(DT_BURST_THREADS, 1) burst_kernel(const __grid
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the copy engine reads what was written */
   if (thread == 0) {
     uint64_t cycles = 0;
-    shared->go = 0;
-    shared->go = rendezvous(l, &cycles);
+    shared->go[0] = rendezvous(l, &cycles);
     shared->rendezvous = cycles;
   }
   __syncthreads();
-  if (!shared->go) return;
+  if (!shared->go[0]) return;
+  __syncthreads(); /* read by all before the first burst writes it again */
   const uint64_t origin = shared->rendezvous;
   const uint64_t begin_cycles = clock64(), begin_ns = dt_globaltimer();
 
-  uint32_t sink = 0, count = 0, end = 0;
+  uint32_t sink = 0, count = 0, slot = 0, place = 0; /* place: in its train */
+  uint64_t at = 0, train_at = 0;
+  unsigned char *const to = l.target[target] + producer * l.stride;
+  const unsigned char *const from = l.source + producer * l.stride;
   for (uint32_t n = 0; n < l.bursts; n++) {
-    if (thread == 0) {
-      uint64_t at = 0;
-      if (l.trains > 0)
-        at = (uint64_t)(n / l.per_train) * l.train_cycles + (uint64_t)(n % l.per_train) * l.period_cycles;
-      else if (n > 0)
-        at = end + l.gap_cycles;
-      while (clock64() - origin < at) {}
-      shared->go = l.trains > 0 ? n < (uint32_t)(l.trains * l.per_train) : clock64() - origin < l.window_cycles;
-    }
-    __syncthreads();
-    if (!shared->go) break;
-    uint64_t offset = producer * l.stride + (n % l.slots) * l.bytes;
-    uint32_t start = (uint32_t)(clock64() - origin);
+    while (clock64() - origin < at) {}
+    const uint32_t start = (uint32_t)(clock64() - origin);
     if (!by_engine)
-      store_burst(l, l.target[target] + offset, l.source + producer * l.stride);
+      store_burst(l, to + slot * l.bytes, from);
     else if (thread == 0)
-      copy_burst(l, shared, target, offset);
+      copy_burst(l, shared, target, producer * l.stride + slot * l.bytes);
+    /* Thread 0 decides whether another burst follows; two words, because a slow warp may still read the last one. */
+    if (thread == 0)
+      shared->go[n & 1] = l.trains > 0 ? n + 1 < (uint32_t)(l.trains * l.per_train)
+                                       : clock64() - origin + l.gap_cycles < l.window_cycles;
     __syncthreads();
-    end = (uint32_t)(clock64() - origin);
-    uint32_t third = 0;
+    uint32_t end = (uint32_t)(clock64() - origin), third = 0;
+    const bool more = shared->go[n & 1];
     if (l.third == DT_BURST_VISIBLE) {
       if (by_engine && thread == 0) dt_bulk_wait();
       dt_fence_sys();
       __syncthreads();
       third = (uint32_t)(clock64() - origin) - start;
-      end = l.trains > 0 ? end : start + third; /* a put is complete when its bytes are there */
+      if (l.trains == 0) end = start + third; /* a put is complete when its bytes are there */
     } else if (l.third == DT_BURST_LOADS) {
-      uint4 v = dt_load_16(l.source + producer * l.stride + (n % 4) * DT_BURST_LOAD_BYTES + thread * 16);
+      uint4 v = dt_load_16(from + (n % 4) * DT_BURST_LOAD_BYTES + thread * 16);
       sink += v.x ^ v.y ^ v.z ^ v.w;
       __syncthreads_or((int)sink); /* the loaded values are needed before the clock is read */
       third = (uint32_t)(clock64() - origin) - end;
     }
     if (thread == 0) shared->stamps[n] = {start, end, third};
     count = n + 1;
+    if (!more) break;
+    if (++slot == l.slots) slot = 0;
+    if (l.trains == 0) {
+      at = end + l.gap_cycles;
+    } else if (++place < (uint32_t)l.per_train) {
+      at += l.period_cycles;
+    } else {
+      place = 0;
+      at = train_at += l.train_cycles;
+    }
   }
   __syncthreads();
   if (sink == 0x9e3779b9u) shared->sink = sink; /* keeps the loads */

@@ -90,6 +90,7 @@ dt_status dt_calibration_open_cuda(int32_t ranks, dt_calibration_device *out) {
                                  .bursts = 40,
                                  .detail = 2,
                                  .stores = DT_PROBE_STORE,
+                                 .pilot_s = 1e-3,
                                  .rounds_s = 60.0,
                                  .count = device->probe->ranks,
                                  .cannot = device->probe->cannot,

@@ -145,12 +145,26 @@ static dt_status peer_copies(dt_cuda_probe *probe, int32_t rounds, const stopwat
   return dt_extras_table_finish(table, status, platform);
 }
 
+/* Without it a copy between plain allocations goes through the host. */
+static cudaError_t enable_peers(const dt_cuda_probe *probe, int32_t rank) {
+  for (int32_t p = 0; p < probe->ranks; p++) {
+    if (p == rank) continue;
+    cudaError_t error = cudaDeviceEnablePeerAccess(p, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled)
+      cudaGetLastError(); /* clears it */
+    else if (error != cudaSuccess)
+      return error;
+  }
+  return cudaSuccess;
+}
+
 dt_status dt_extras_copies(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform) {
   unsigned char *send[DT_BURST_RANKS] = {NULL}, *receive[DT_BURST_RANKS] = {NULL};
   stopwatch watch = {NULL, NULL};
   cudaError_t error = cudaSuccess;
   for (int32_t r = probe->ranks - 1; r >= 0 && error == cudaSuccess; r--) {
     error = cudaSetDevice(r);
+    if (error == cudaSuccess) error = enable_peers(probe, r);
     if (error == cudaSuccess) error = cudaMalloc((void **)&send[r], LARGEST);
     if (error == cudaSuccess) error = cudaMalloc((void **)&receive[r], LARGEST);
     if (error == cudaSuccess) error = cudaMemset(send[r], 0x3c, LARGEST);

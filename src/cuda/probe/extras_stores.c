@@ -62,6 +62,26 @@ static dt_status third_table(const dt_probe_machine *machine, int32_t pattern, i
   return dt_extras_table_finish(table, status, platform);
 }
 
+/* How long after a burst has drained it is visible: visible_s - V/R of the bursts that need the link. */
+static dt_status link_latency(const dt_probe_machine *machine, int32_t rounds, dt_platform *platform) {
+  dt_interval rate;
+  dt_status status = dt_platform_lookup(platform, "rate_bytes_per_s", &rate);
+  dt_probe_setting s = {.pattern = DT_PROBE_ONE_WAY,
+                        .alignment = DT_FIT_DRAINED,
+                        .producers = machine->max_producers,
+                        .producer_bytes = 32768,
+                        .per_train = 1,
+                        .trains = 16,
+                        .third = DT_PROBE_VISIBLE};
+  double drain_s = (double)s.producers * (double)s.producer_bytes / rate.value, samples[DT_EXTRA_ROUNDS];
+  s.train_s = 20e-6 + 3.0 * drain_s;
+  if (!status) status = measure(machine, &s, rounds, third_of, samples);
+  for (int32_t r = 0; r < rounds && !status; r++) samples[r] = samples[r] > drain_s ? samples[r] - drain_s : 0.0;
+  static const char method[] = "burst start to the end of a system fence behind it, minus V/R; all producers, 32 KiB";
+  if (!status) status = dt_extras_constant(platform, "link_latency_s", samples, (size_t)rounds, method);
+  return status ? status : dt_extras_constant(platform, "sim_link_latency_s", samples, (size_t)rounds, method);
+}
+
 /* The second paper's Figure 3a: a message split over some SMs, complete when a system fence behind it is. */
 static dt_status put_table(const dt_probe_machine *machine, int32_t rounds, dt_platform *platform) {
   static const int32_t sms[] = {1, 2, 4, 8, 12, 16, 24, 32, 64};
@@ -182,6 +202,7 @@ dt_status dt_extras_stores(dt_cuda_probe *probe, int32_t rounds, dt_platform *pl
     status = third_table(&machine, DT_PROBE_ONE_WAY, DT_PROBE_VISIBLE, rounds, "visible_s",
                          "burst start to the end of a system fence behind it: an upper bound of remote visibility",
                          platform);
+  if (!status) status = link_latency(&machine, rounds, platform);
   if (!status) status = put_table(&machine, rounds, platform);
   return status ? status : active_table(&machine, rounds, platform);
 }
