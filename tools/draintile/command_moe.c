@@ -6,10 +6,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <draintile/build.h>
-
 #include "log.h"
 #include "moe.h"
+#include "rank_options.h"
 
 enum { RANKS_MAX = 64 };
 
@@ -40,43 +39,6 @@ int64_t moe_rows_between(const moe_job *job, int32_t source, int32_t rank) {
   int64_t rows = 0;
   for (int32_t e = 0; e < per_rank; e++) rows += counts[e];
   return rows;
-}
-
-static int check_device(const tool_args *args) {
-  static const char *const devices[] = {"cpu", "cuda"};
-  if (args_choice(args, "device") == 0) return TOOL_OK;
-  dt_build build;
-  dt_build_info(&build);
-  struct stat status;
-  if (!build.cuda) return log_fail(TOOL_SKIPPED, "--device: %s: the CUDA parts are not in this build", devices[1]);
-  if (stat("/dev/nvidia0", &status) != 0)
-    return log_fail(TOOL_SKIPPED, "--device: %s: no such device here", devices[1]);
-  return log_fail(TOOL_SKIPPED, "--device: %s: rank processes of this command run on the CPU", devices[1]);
-}
-
-static int read_link(const tool_args *args, dt_comm_config *comm) {
-  dt_comm_config_init(comm);
-  if (args_set(args, "link-rate")) {
-    comm->link_bytes_per_s = args_number(args, "link-rate");
-    comm->link_capacity_bytes = args_number(args, "link-capacity");
-    comm->link_latency_s = args_number(args, "link-latency");
-    if (comm->link_bytes_per_s <= 0)
-      return log_fail(TOOL_USAGE, "--link-rate: \"%s\"; allowed: more than 0", args_text(args, "link-rate"));
-    if (comm->link_capacity_bytes <= 0)
-      return log_fail(TOOL_USAGE, "--link-capacity: \"%s\"; allowed: more than 0", args_text(args, "link-capacity"));
-  } else if (args_given(args, "link-capacity") || args_given(args, "link-latency")) {
-    return log_fail(TOOL_USAGE, "--link-rate: required with --link-capacity and --link-latency");
-  }
-  if (args_set(args, "timeout")) {
-    comm->timeout_s = args_number(args, "timeout");
-    comm->entry_timeout_s = comm->timeout_s;
-    if (comm->timeout_s <= 0)
-      return log_fail(TOOL_USAGE, "--timeout: \"%s\"; allowed: more than 0", args_text(args, "timeout"));
-  }
-  if (args_set(args, "entry-timeout")) comm->entry_timeout_s = args_number(args, "entry-timeout");
-  if (args_number(args, "delay") > 1)
-    return log_fail(TOOL_USAGE, "--delay: \"%s\"; allowed: 0 to 1s", args_text(args, "delay"));
-  return TOOL_OK;
 }
 
 static void read_config(moe_job *job) {
@@ -273,10 +235,10 @@ static void release(moe_job *job) {
 
 static int run_job(moe_job *job) {
   const tool_args *args = job->args;
-  int code = check_device(args);
+  int code = rank_options_device(args);
   if (code == TOOL_OK && args_choice(args, "dedup") == 1)
     code = log_fail(TOOL_USAGE, "--dedup: \"on\"; allowed: off on the cpu");
-  if (code == TOOL_OK) code = read_link(args, &job->comm);
+  if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
   if (code == TOOL_OK) code = open_checkpoint(job);
   if (code == TOOL_OK) code = moe_input_open(args_text(args, "input"), job->info, &job->input);
   if (code) return code;
@@ -301,7 +263,6 @@ static int run(const tool_args *args) {
   return code;
 }
 
-static const char *const device_names[] = {"cpu", "cuda", NULL};
 static const char *const switch_names[] = {"off", "on", NULL};
 
 static const arg_option options[] = {
@@ -313,12 +274,10 @@ static const arg_option options[] = {
     OPT_INT("ranks", "W", "2", 1, RANKS_MAX, "rank processes; the experts are divided evenly among them"),
     OPT_LIST("schedule", "LIST", "signal", schedule_auto_names,
              "schedules to run, separated by commas; serial always runs as the baseline"),
-    OPT_CHOICE("device", "DEVICE", "cpu", device_names, "where the ranks compute"),
+    OPTION_DEVICE,
     OPT_FLAG("check", "compare with a float64 reference and with serial, to the bit; exit 1 if it fails"),
     OPT_INT("repeat", "N", "5", 1, 100000, "measured runs of each schedule, interleaved, after a warm-up"),
-    OPT_RATE("link-rate", NULL, "pace each rank's link at this rate (default: memory speed)"),
-    OPT_SIZE("link-capacity", "4MiB", "bytes in flight before a sender blocks, with --link-rate"),
-    OPT_TIME("link-latency", "0", "until bytes become visible, beyond the rate, with --link-rate"),
+    OPTIONS_LINK,
     OPT_INT("workers", "N", "1", 1, 1024, "computing threads of a rank"),
     OPT_INT("consumers", "N", "1", 0, 1024, "threads of a rank that carry dispatch and segments"),
     OPT_INT("tile-m", "M", "128", 1, 4096, "rows of a band"),
@@ -333,11 +292,7 @@ static const arg_option options[] = {
     OPT_CHOICE("dedup", "SWITCH", "off", switch_names,
                "send a token once to a rank that wants it for several experts (GPUs)"),
     OPT_FLAG("explain", "with --schedule auto: print the price of every schedule"),
-    OPT_TIME("timeout", NULL,
-             "give up a wait inside a layer after this (default 60s), and a wait for a rank to arrive (default 300s)"),
-    OPT_TIME("entry-timeout", NULL, "give up a wait for a rank to arrive after this; 0: while its process lives"),
-    OPT_TIME("delay", "0", "testing: random pauses up to this in every thread"),
-    OPT_INT("delay-seed", "S", "0", 0, 1e15, "testing: seed of the pauses"),
+    OPTIONS_WAITS,
     OPT_TEXT("trace", "FILE", NULL, "write the last repeat of every schedule as Chrome/Perfetto JSON"),
     OPTION_JSON,
 };

@@ -94,7 +94,6 @@ int moe_rank_main(rank_link *link, void *job);
 /* moe_check.c: this rank's share of the float64 reference, then the errors of its own tokens. */
 int moe_check_reference(rank_link *link, moe_job *job, dt_comm *comm, const dt_moe_weights *weights);
 void moe_check_error(const moe_job *job, int64_t first, int64_t count, const void *output, moe_rank_run *run);
-double moe_tolerance(dt_dtype dtype);
 /* moe_limit.c: probes of a rank; the limit of the run, in the parent. */
 int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_comm *comm);
 typedef struct moe_limits {

@@ -6,14 +6,11 @@
 
 #include <draintile/reference.h>
 
+#include "figures.h"
 #include "floats.h"
 #include "moe.h"
 
 enum { CHUNK_ROWS = 256 };
-
-double moe_tolerance(dt_dtype dtype) {
-  return dtype == DT_DTYPE_F32 ? 1e-5 : dtype == DT_DTYPE_F16 ? 1e-3 : 8e-3;
-}
 
 typedef struct check_space {
   double *x, *y;   /* [CHUNK_ROWS][hidden] */
@@ -99,18 +96,6 @@ int moe_check_reference(rank_link *link, moe_job *job, dt_comm *comm, const dt_m
   return status ? rank_link_fail(link, TOOL_FAILED, "%s", dt_error_detail()) : TOOL_OK;
 }
 
-/* ||y - reference|| / ||reference||; where the reference is 0, y must be 0. NaN counts as infinitely wrong. */
-static double token_error(const double *y, const double *reference, int64_t count) {
-  double difference = 0, norm = 0;
-  for (int64_t i = 0; i < count; i++) {
-    difference += (y[i] - reference[i]) * (y[i] - reference[i]);
-    norm += reference[i] * reference[i];
-  }
-  if (difference == 0) return 0;
-  double error = norm > 0 ? sqrt(difference / norm) : INFINITY;
-  return isnan(error) ? INFINITY : error;
-}
-
 void moe_check_error(const moe_job *job, int64_t first, int64_t count, const void *output, moe_rank_run *run) {
   int64_t hidden = job->input.hidden;
   size_t row = (size_t)hidden * dt_dtype_bytes(job->input.dtype);
@@ -119,7 +104,7 @@ void moe_check_error(const moe_job *job, int64_t first, int64_t count, const voi
   run->worst_token = -1;
   for (int64_t token = 0; y && token < count; token++) {
     floats_load(job->input.dtype, (const char *)output + (size_t)token * row, (size_t)hidden, y);
-    double error = token_error(y, job->shared.reference + (first + token) * hidden, hidden);
+    double error = figures_token_error(y, job->shared.reference + (first + token) * hidden, hidden);
     if (run->worst_token >= 0 && error <= run->max_relative_error) continue;
     run->max_relative_error = error;
     run->worst_token = first + token;

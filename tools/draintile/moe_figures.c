@@ -2,23 +2,10 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "figures.h"
 
 const char *const moe_stage_names[STAGES] = {"plan_s", "dispatch_s", "compute_s", "combine_s", "reduce_s"};
-
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* Sorts a copy; NaN without values. */
-static double median(const double *values, int32_t count) {
-  double sorted[count > 0 ? count : 1];
-  if (count < 1) return NAN;
-  memcpy(sorted, values, (size_t)count * sizeof(*values));
-  qsort(sorted, (size_t)count, sizeof(*sorted), ascending);
-  return count % 2 ? sorted[count / 2] : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
-}
 
 static double stage_of(const dt_moe_stats *stats, int stage) {
   const double stages[STAGES] = {stats->plan_s, stats->dispatch_s, stats->compute_s, stats->combine_s, stats->reduce_s};
@@ -66,10 +53,10 @@ static int make_one(const moe_job *job, int32_t run, const moe_figures *serial, 
     return 0;
   }
   slowest(job, run, -1, f->samples_s);
-  f->total_s = median(f->samples_s, job->repeat);
+  f->total_s = figures_median(f->samples_s, job->repeat);
   for (int stage = 0; stage < STAGES; stage++) {
     slowest(job, run, stage, samples);
-    f->stages_s[stage] = run == 0 || stage == 0 ? median(samples, job->repeat) : NAN;
+    f->stages_s[stage] = run == 0 || stage == 0 ? figures_median(samples, job->repeat) : NAN;
   }
   free(samples);
   add_ranks(job, run, f);

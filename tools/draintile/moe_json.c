@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "costs_file.h"
+#include "figures.h"
 #include "json.h"
 #include "moe_figures.h"
 
@@ -134,7 +135,7 @@ json_t *moe_figures_json(const moe_job *job, const moe_figures *figures) {
     json_array_append_new(runs, run_json(job, run, &figures[run]));
   json_object_set_new(root, "setting", setting_json(job));
   json_object_set_new(root, "router", router_json(job));
-  json_object_set_new(root, "tolerance", json_figure(moe_tolerance(job->input.dtype)));
+  json_object_set_new(root, "tolerance", json_figure(figures_tolerance(job->input.dtype)));
   json_object_set_new(root, "costs", job->costs_ready ? costs_json(&job->costs) : json_null());
   json_object_set_new(root, "runs", runs);
   return root;

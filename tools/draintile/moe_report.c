@@ -4,6 +4,7 @@
 
 #include <draintile/units.h>
 
+#include "figures.h"
 #include "json.h"
 #include "log.h"
 #include "moe_figures.h"
@@ -95,7 +96,7 @@ static void print_peers(const moe_job *job) {
 /* Which checks failed, one line each. */
 static int judge(const moe_job *job, const moe_figures *all) {
   int failed = 0;
-  double tolerance = moe_tolerance(job->input.dtype);
+  double tolerance = figures_tolerance(job->input.dtype);
   for (int32_t run = 0; run < *job->shared.run_count; run++) {
     const moe_figures *f = &all[run];
     if (!f->bit_equal) {

@@ -1,0 +1,45 @@
+#include "rank_options.h"
+
+#include <sys/stat.h>
+
+#include <draintile/build.h>
+
+#include "log.h"
+
+const char *const device_names[] = {"cpu", "cuda", NULL};
+
+int rank_options_device(const tool_args *args) {
+  if (args_choice(args, "device") == 0) return TOOL_OK;
+  dt_build build;
+  dt_build_info(&build);
+  struct stat status;
+  if (!build.cuda) return log_fail(TOOL_SKIPPED, "--device: %s: the CUDA parts are not in this build", device_names[1]);
+  if (stat("/dev/nvidia0", &status) != 0)
+    return log_fail(TOOL_SKIPPED, "--device: %s: no such device here", device_names[1]);
+  return log_fail(TOOL_SKIPPED, "--device: %s: rank processes of this command run on the CPU", device_names[1]);
+}
+
+int rank_options_link(const tool_args *args, dt_comm_config *comm) {
+  dt_comm_config_init(comm);
+  if (args_set(args, "link-rate")) {
+    comm->link_bytes_per_s = args_number(args, "link-rate");
+    comm->link_capacity_bytes = args_number(args, "link-capacity");
+    comm->link_latency_s = args_number(args, "link-latency");
+    if (comm->link_bytes_per_s <= 0)
+      return log_fail(TOOL_USAGE, "--link-rate: \"%s\"; allowed: more than 0", args_text(args, "link-rate"));
+    if (comm->link_capacity_bytes <= 0)
+      return log_fail(TOOL_USAGE, "--link-capacity: \"%s\"; allowed: more than 0", args_text(args, "link-capacity"));
+  } else if (args_given(args, "link-capacity") || args_given(args, "link-latency")) {
+    return log_fail(TOOL_USAGE, "--link-rate: required with --link-capacity and --link-latency");
+  }
+  if (args_set(args, "timeout")) {
+    comm->timeout_s = args_number(args, "timeout");
+    comm->entry_timeout_s = comm->timeout_s;
+    if (comm->timeout_s <= 0)
+      return log_fail(TOOL_USAGE, "--timeout: \"%s\"; allowed: more than 0", args_text(args, "timeout"));
+  }
+  if (args_set(args, "entry-timeout")) comm->entry_timeout_s = args_number(args, "entry-timeout");
+  if (args_number(args, "delay") > 1)
+    return log_fail(TOOL_USAGE, "--delay: \"%s\"; allowed: 0 to 1s", args_text(args, "delay"));
+  return TOOL_OK;
+}

@@ -1,0 +1,28 @@
+/* Options of the commands that run ranks, and what they mean to all of them. */
+#ifndef DRAINTILE_TOOL_RANK_OPTIONS_H
+#define DRAINTILE_TOOL_RANK_OPTIONS_H
+
+#include <draintile/comm.h>
+
+#include "args.h"
+
+extern const char *const device_names[]; /* cpu, cuda */
+
+/* Rows of an option table. */
+#define OPTION_DEVICE OPT_CHOICE("device", "DEVICE", "cpu", device_names, "where the ranks compute")
+#define OPTIONS_LINK                                                                                                   \
+  OPT_RATE("link-rate", NULL, "pace each rank's link at this rate (default: memory speed)"),                           \
+      OPT_SIZE("link-capacity", "4MiB", "bytes in flight before a sender blocks, with --link-rate"),                   \
+      OPT_TIME("link-latency", "0", "until bytes become visible, beyond the rate, with --link-rate")
+#define OPTIONS_WAITS                                                                                                  \
+  OPT_TIME("timeout", NULL,                                                                                            \
+           "give up a wait inside a layer after this (default 60s), and a wait for a rank to arrive (default 300s)"),  \
+      OPT_TIME("entry-timeout", NULL, "give up a wait for a rank to arrive after this; 0: while its process lives"),   \
+      OPT_TIME("delay", "0", "testing: random pauses up to this in every thread"),                                     \
+      OPT_INT("delay-seed", "S", "0", 0, 1e15, "testing: seed of the pauses")
+
+/* Both return an exit code, having said what is wrong. Device: TOOL_SKIPPED for what is not here. */
+int rank_options_device(const tool_args *args);
+int rank_options_link(const tool_args *args, dt_comm_config *comm);
+
+#endif
