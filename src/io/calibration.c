@@ -91,6 +91,7 @@ static dt_status run_rounds(const dt_calibrate_config *config, const dt_calibrat
     dt_platform_clocks clocks;
     int throttled;
     status = device->clocks(device->context, &clocks, &throttled);
+    c->sm_hz[round] = clocks.sm_hz;
     for (size_t s = 0; s < c->set_count && !status; s++) {
       if (config->progress) {
         double at = round + (double)s / (double)c->set_count;
@@ -112,7 +113,7 @@ dt_status dt_calibration_run(const dt_calibrate_config *config, const dt_calibra
   dt_status status = design_sets(config, device, held_out, &c);
   if (!status) {
     double budget_s = config->quick ? device->rounds_s / 6.0 : device->rounds_s;
-    int32_t most = config->quick ? 8 : 24, least = config->quick ? 5 : 20;
+    int32_t most = config->quick ? 16 : 32, least = config->quick ? 5 : 20;
     c.rounds = (int32_t)fmin(most, fmax(least, budget_s / round_s(&c)));
     status = allocate_results(&c);
   }

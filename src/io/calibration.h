@@ -40,11 +40,12 @@ typedef struct dt_calibration_set {
   dt_fit fit;
 } dt_calibration_set;
 
-enum { DT_CALIBRATION_SETS = 12 };
+enum { DT_CALIBRATION_SETS = 12, DT_CALIBRATION_ROUNDS = 64 };
 typedef struct dt_calibration {
   dt_calibration_set *sets; /* [set_count] */
   size_t set_count;
-  int32_t rounds;
+  int32_t rounds;                      /* at most DT_CALIBRATION_ROUNDS */
+  double sm_hz[DT_CALIBRATION_ROUNDS]; /* before each round; 0: not read */
 } dt_calibration;
 
 /* Designs and runs every set that the machine can; held_out: those of dt_verify. Rounds go over all sets in turn. */

@@ -117,9 +117,10 @@ static dt_status add_both_ways(const dt_calibration *c, dt_platform *platform) {
     if (c->sets[s].pattern == DT_PROBE_BOTH_WAYS && !both) both = &c->sets[s];
   }
   if (!one || !both) return DT_OK;
-  double ratios[64];
+  double ratios[DT_CALIBRATION_ROUNDS];
   size_t n = 0;
-  for (size_t i = 0; i < both->experiments.count && n < 64; i++) { /* the first setting without a gap in both sets */
+  for (size_t i = 0; i < both->experiments.count && n < DT_CALIBRATION_ROUNDS;
+       i++) { /* the first setting without a gap in both sets */
     const dt_probe_setting *s = &both->experiments.list[i].setting;
     if (s->alignment != DT_FIT_FREE || s->gap_s > 0.0 || s->producers != both->design.producers) continue;
     for (size_t j = 0; j < one->experiments.count; j++) {
@@ -127,7 +128,7 @@ static dt_status add_both_ways(const dt_calibration *c, dt_platform *platform) {
       if (t->alignment != DT_FIT_FREE || t->gap_s > 0.0 || t->producers != s->producers ||
           t->producer_bytes != s->producer_bytes)
         continue;
-      for (int32_t r = 0; r < c->rounds && n < 64; r++) {
+      for (int32_t r = 0; r < c->rounds && n < DT_CALIBRATION_ROUNDS; r++) {
         double way = one->results[(size_t)r * one->experiments.count + j].bytes_per_s;
         double ways = both->results[(size_t)r * both->experiments.count + i].bytes_per_s;
         if (way > 0.0 && ways > 0.0) ratios[n++] = ways / way;
@@ -163,9 +164,9 @@ static dt_status add_split(const dt_calibration_set *set, int32_t rounds, dt_pla
     }
   }
   if (!whole || !half) return DT_OK;
-  double ratios[64];
+  double ratios[DT_CALIBRATION_ROUNDS];
   size_t n = 0;
-  for (int32_t r = 0; r < rounds && n < 64; r++) {
+  for (int32_t r = 0; r < rounds && n < DT_CALIBRATION_ROUNDS; r++) {
     const dt_probe_result *one = &set->results[(size_t)r * count + at_whole];
     const dt_probe_result *two = &set->results[(size_t)r * count + at_half];
     /* Gaps are a little longer than asked for, and twice so when split: compare T + G, which the law fixes. */
@@ -217,6 +218,17 @@ dt_status dt_calibration_tables(const dt_calibration *c, dt_platform *platform) 
     }
     for (int32_t alignment = DT_FIT_FREE; alignment <= DT_FIT_ALONE && !status; alignment++)
       status = add_issue_table(set, c->rounds, alignment, platform);
+  }
+  if (!status && c->rounds && c->sm_hz[0] > 0.0) {
+    size_t n = (size_t)c->rounds;
+    dt_platform_constant constant = {
+        .name = "sm_clock_hz",
+        .interval = {dt_median(c->sm_hz, n), dt_quantile(c->sm_hz, n, 0.0), dt_quantile(c->sm_hz, n, 1.0)},
+        .n = c->rounds,
+        .method = "cycles by globaltimer for 3 ms before each round; the median round, the least and the most",
+        .samples = c->sm_hz,
+        .sample_count = n};
+    status = dt_platform_set_constant(platform, &constant);
   }
   return status ? status : add_both_ways(c, platform);
 }

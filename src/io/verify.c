@@ -45,9 +45,10 @@ dt_status dt_platform_issue(const dt_platform *platform, const char *pattern, co
 /* The median round of one setting; n 0: no round counted. */
 static void median_round(const dt_calibration_set *set, size_t at, int32_t rounds, dt_verify_row *row) {
   const dt_probe_setting *s = &set->experiments.list[at].setting;
-  double issue[64], gap[64], drain_s = (double)s->producers * (double)s->producer_bytes / set->design.bytes_per_s;
+  double issue[DT_CALIBRATION_ROUNDS], gap[DT_CALIBRATION_ROUNDS],
+      drain_s = (double)s->producers * (double)s->producer_bytes / set->design.bytes_per_s;
   size_t n = 0;
-  for (int32_t r = 0; r < rounds && n < 64; r++) {
+  for (int32_t r = 0; r < rounds; r++) {
     const dt_probe_result *result = &set->results[(size_t)r * set->experiments.count + at];
     if (!result->bursts || (s->alignment == DT_FIT_ALIGNED && result->start_spread_s > 0.1 * drain_s)) continue;
     issue[n] = result->issue_s, gap[n] = result->gap_s;

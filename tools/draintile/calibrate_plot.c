@@ -214,6 +214,8 @@ static void plot_sensitivity(const picture *p, const dt_platform *platform, cons
   question.producer_bytes = bytes;
   volume = producers * bytes;
   if (dt_platform_burst_model(platform, &question, &box, NULL)) return;
+  dt_interval tile; /* sigma, an SM's time for one KV tile */
+  int has_tile = dt_platform_lookup(platform, "attention_kv_tile_s", &tile) == DT_OK;
   static const char *const names[] = {"R", "Q", "T0"};
   for (int c = 0; c < 3; c++) {
     fprintf(p->script, "$sens%d << EOD\n", c);
@@ -223,20 +225,19 @@ static void plot_sensitivity(const picture *p, const dt_platform *platform, cons
       if (c == 1) q *= f;
       if (c == 2) t0 *= f;
       double gap = fmax(0, volume / r - t0);
-      /* (10): margin of the capacity test over V; (14): the window that drains a tile; (20): gap in KV tiles. */
-      fprintf(p->script, "%d %.9g %.9g %.9g\n", i, (q - fmax(0, volume - r * t0)) / volume, volume / r * 1e6,
-              gap * 1e6);
+      double tokens = has_tile ? 128 * ceil(gap / tile.value) : gap * 1e6;
+      /* (10): margin of the capacity test over V; (14): the window that drains a tile; (20): tokens of the Q-loop. */
+      fprintf(p->script, "%d %.9g %.9g %.9g\n", i, (q - fmax(0, volume - r * t0)) / volume, volume / r * 1e6, tokens);
     }
     fprintf(p->script, "EOD\n");
   }
   static const struct {
     const char *file, *title, *y;
     int column;
-  } rows[] = {
-      {"calibration-sensitivity-10", "Equation (10): capacity margin (Q - max(0, V - R T0))/V; safe above 0", "margin",
-       2},
-      {"calibration-sensitivity-14", "Equation (14): window that drains one burst, V/R", "us", 3},
-      {"calibration-sensitivity-20", "Equations (5), (20): recovery gap G* that the Q-loop must cover", "us", 4}};
+  } rows[] = {{"calibration-sensitivity-10", "Equation (10): capacity margin (Q - max(0, V - R T0))/V; safe above 0",
+               "margin", 2},
+              {"calibration-sensitivity-14", "Equation (14): window that drains one burst, V/R", "us", 3},
+              {"calibration-sensitivity-20", NULL, NULL, 4}};
   for (int i = 0; i < 3; i++) {
     char plots[512] = "";
     for (int c = 0; c < 3; c++) {
@@ -244,7 +245,11 @@ static void plot_sensitivity(const picture *p, const dt_platform *platform, cons
       snprintf(plots + used, sizeof(plots) - used, "%s$sens%d using 1:%d with lines lw 2 title \"%s\"",
                used ? ", " : "", c, rows[i].column, names[c]);
     }
-    header(p, rows[i].title, "constant off by, %", rows[i].y);
+    const char *title = rows[i].title, *y = rows[i].y;
+    if (!title && has_tile)
+      title = "Equation (20): tokens M* from which the Q-loop covers the recovery gap", y = "tokens";
+    if (!title) title = "Equation (5): recovery gap G* that the Q-loop must cover", y = "us";
+    header(p, title, "constant off by, %", y);
     draw(p, rows[i].file, plots);
   }
 }

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "json.h"
 #include "log.h"
+#include "model_explain.h"
 #include "table.h"
 
 typedef struct model_case {
@@ -27,13 +28,12 @@ static int from_platform(const tool_args *args, dt_burst_model_interval *model) 
       .producer_bytes = args_number(args, "producer-bytes"),
       .pattern = args_text(args, "pattern"),
       .operation = args_text(args, "operation"),
-      .alignment = args_set(args, "aligned") ? "aligned" : NULL,
-  };
-  status = dt_platform_burst_model(platform, &question, model, NULL);
-  if (status && question.alignment) {
-    question.alignment = NULL; /* few platforms measure both; the constants are the queue's own */
-    status = dt_platform_burst_model(platform, &question, model, NULL);
-  }
+  }; /* of any alignment: the constants are the queue's own */
+  dt_platform_source sources[3];
+  status = dt_platform_burst_model(platform, &question, model, sources);
+  const char *json = args_text(args, "json");
+  if (!status && args_set(args, "explain"))
+    model_explain(json && strcmp(json, "-") == 0 ? stderr : stdout, platform, &question, sources);
   dt_platform_destroy(platform);
   return status ? log_status(status, args_text(args, "platform")) : TOOL_OK;
 }
@@ -151,6 +151,7 @@ static const arg_option options[] = {
     OPT_SIZE("producer-bytes", NULL, "bytes of a burst that each producer issues, for --platform"),
     OPT_TEXT("pattern", "NAME", NULL, "traffic pattern of the platform's tables, e.g. one-way (default: any)"),
     OPT_TEXT("operation", "NAME", NULL, "store operation of the platform's tables, e.g. st.v4 (default: any)"),
+    OPT_FLAG("explain", "print where each constant of the platform file comes from"),
     OPTION_JSON,
 };
 

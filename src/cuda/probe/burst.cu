@@ -6,7 +6,7 @@ namespace {
 struct Shared {
   dt_burst_stamp stamps[DT_BURST_SAMPLES];
   uint64_t rendezvous; /* this SM's cycle count at the agreed time */
-  uint32_t go[2];
+  uint32_t go;
   uint32_t sink;
   alignas(128) unsigned char data[DT_BURST_DATA_BYTES];
 };
@@ -96,11 +96,11 @@ __global__ void __launch_bounds__(DT_BURST_THREADS, 1) burst_kernel(const __grid
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* the copy engine reads what was written */
   if (thread == 0) {
     uint64_t cycles = 0;
-    shared->go[0] = rendezvous(l, &cycles);
+    shared->go = rendezvous(l, &cycles);
     shared->rendezvous = cycles;
   }
   __syncthreads();
-  if (!shared->go[0]) return;
+  if (!shared->go) return;
   __syncthreads(); /* read by all before the first burst writes it again */
   const uint64_t origin = shared->rendezvous;
   const uint64_t begin_cycles = clock64(), begin_ns = dt_globaltimer();
@@ -111,18 +111,17 @@ __global__ void __launch_bounds__(DT_BURST_THREADS, 1) burst_kernel(const __grid
   const unsigned char *const from = l.source + producer * l.stride;
   for (uint32_t n = 0; n < l.bursts; n++) {
     while (clock64() - origin < at) {}
+    if (thread == 0)
+      shared->go = l.trains > 0 ? n < (uint32_t)(l.trains * l.per_train) : clock64() - origin < l.window_cycles;
+    __syncthreads();
+    if (!shared->go) break;
     const uint32_t start = (uint32_t)(clock64() - origin);
     if (!by_engine)
       store_burst(l, to + slot * l.bytes, from);
     else if (thread == 0)
       copy_burst(l, shared, target, producer * l.stride + slot * l.bytes);
-    /* Thread 0 decides whether another burst follows; two words, because a slow warp may still read the last one. */
-    if (thread == 0)
-      shared->go[n & 1] = l.trains > 0 ? n + 1 < (uint32_t)(l.trains * l.per_train)
-                                       : clock64() - origin + l.gap_cycles < l.window_cycles;
     __syncthreads();
     uint32_t end = (uint32_t)(clock64() - origin), third = 0;
-    const bool more = shared->go[n & 1];
     if (l.third == DT_BURST_VISIBLE) {
       if (by_engine && thread == 0) dt_bulk_wait();
       dt_fence_sys();
@@ -137,7 +136,6 @@ __global__ void __launch_bounds__(DT_BURST_THREADS, 1) burst_kernel(const __grid
     }
     if (thread == 0) shared->stamps[n] = {start, end, third};
     count = n + 1;
-    if (!more) break;
     if (++slot == l.slots) slot = 0;
     if (l.trains == 0) {
       at = end + l.gap_cycles;

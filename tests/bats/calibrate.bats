@@ -1,0 +1,90 @@
+#!/usr/bin/env bats
+# `calibrate`: platform files that are refused, pictures from the committed results, no GPU.
+load common
+
+RESULTS=$BATS_TEST_DIRNAME/../../bench/results/h200x2
+
+setup() {
+  platform=$BATS_TEST_TMPDIR/platform.json
+  cp "$RESULTS/platform.json" "$platform"
+}
+
+verify() {
+  run --separate-stderr "$DRAINTILE" calibrate --verify "$platform" --output "$BATS_TEST_TMPDIR/verify.json"
+  [ ! -e "$BATS_TEST_TMPDIR/verify.json" ]
+}
+
+@test "a truncated platform file" {
+  head -c 5000 "$RESULTS/platform.json" > "$platform"
+  verify
+  refused 2 'platform\.json'
+}
+
+@test "a NaN" {
+  sed -i '0,/"value": [0-9.e+-]*/s//"value": NaN/' "$platform"
+  verify
+  refused 2 'platform\.json'
+}
+
+@test "a missing field" {
+  jq 'del(.constants.rate_bytes_per_s.method)' "$RESULTS/platform.json" > "$platform"
+  verify
+  refused 2 'rate_bytes_per_s\.method'
+}
+
+@test "a wrong unit" {
+  jq '.constants.rate_bytes_per_s.unit = "s"' "$RESULTS/platform.json" > "$platform"
+  verify
+  refused 2 'rate_bytes_per_s\.unit'
+}
+
+@test "an interval that does not hold its value" {
+  jq '.constants.rate_bytes_per_s.low = 1e15' "$RESULTS/platform.json" > "$platform"
+  verify
+  refused 2 'rate_bytes_per_s'
+}
+
+@test "another schema version" {
+  jq '.version = 2' "$RESULTS/platform.json" > "$platform"
+  verify
+  refused 2 'version'
+}
+
+@test "no GPU: exit 77, and nothing written" {
+  [ ! -e /dev/nvidia0 ] || skip "there is a GPU"
+  run --separate-stderr "$DRAINTILE" calibrate --output "$BATS_TEST_TMPDIR/none.json"
+  refused 77 '.'
+  [ ! -e "$BATS_TEST_TMPDIR/none.json" ]
+}
+
+@test "pictures from the committed results" {
+  command -v gnuplot > /dev/null || skip "gnuplot is not installed"
+  run --separate-stderr "$DRAINTILE" calibrate --from "$platform" --residuals "$RESULTS/verify.json" \
+    --plot "$BATS_TEST_TMPDIR/pictures"
+  [ "$status" -eq 0 ]
+  for name in rate gap isolated residuals sensitivity-10 sensitivity-14 sensitivity-20; do
+    [ "$(head -c 4 "$BATS_TEST_TMPDIR/pictures/calibration-$name.png" | od -An -c | tr -d ' ')" = '211PNG' ]
+    grep -q '</svg>' "$BATS_TEST_TMPDIR/pictures/calibration-$name.svg"
+  done
+}
+
+@test "the committed verification passed and fits its platform file" {
+  jq -e '.summary | .issue_error_median <= 0.05 and .issue_error_p90 <= 0.15 and .rate_half_width <= 0.02
+         and .capacity_half_width <= 0.10 and (.both_ways_over_one_way - 1 | fabs) <= 0.02' "$RESULTS/verify.json"
+  [ "$(jq -r .platform_date "$RESULTS/verify.json")" = "$(jq -r .device.date "$RESULTS/platform.json")" ]
+}
+
+@test "model explains where its constants come from" {
+  run --separate-stderr "$DRAINTILE" model --platform "$platform" --producers 132 --producer-bytes 32KiB --gap 4us \
+    --pattern one-way --operation st.v4 --explain
+  [ "$status" -eq 0 ]
+  grep -q 'table rate_bytes_per_s, pattern one-way, operation st.v4' <<< "$output"
+  grep -q 'NVIDIA H200' <<< "$output"
+}
+
+@test "options that do not go together" {
+  run --separate-stderr "$DRAINTILE" calibrate --from "$platform"
+  refused 2 '--plot'
+  run --separate-stderr "$DRAINTILE" calibrate --device cpu --link-rate 0
+  refused 2 '--link-rate'
+}

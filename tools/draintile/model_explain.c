@@ -1,0 +1,50 @@
+#include "model_explain.h"
+
+#include <draintile/units.h>
+
+static const char *label(const char *text) {
+  return text && *text ? text : "any";
+}
+
+static void print_value(FILE *out, int which, const dt_interval *interval) {
+  char *(*const formats[])(double, char *, size_t) = {dt_format_seconds, dt_format_bytes_per_s, dt_format_bytes};
+  char value[32], low[32], high[32];
+  formats[which](interval->value, value, sizeof(value));
+  formats[which](interval->low, low, sizeof(low));
+  formats[which](interval->high, high, sizeof(high));
+  fprintf(out, "%s, 95 %% interval %s to %s", value, low, high);
+}
+
+static void print_table(FILE *out, const dt_platform_source *source) {
+  const dt_platform_table *table = source->table;
+  int64_t samples = 0;
+  for (size_t i = 0; i < table->point_count; i++) samples += table->points[i].n;
+  fprintf(out, "     table %s, pattern %s, operation %s: %zu measured settings, %lld runs%s\n", table->name,
+          label(table->pattern), label(table->operation), table->point_count, (long long)samples,
+          source->inside ? ", interpolated" : "; OUTSIDE the measured range, nearest value taken");
+  fprintf(out, "     method: %s\n", table->method);
+}
+
+void model_explain(FILE *out, const dt_platform *platform, const dt_platform_question *question,
+                   const dt_platform_source sources[3]) {
+  static const char *const names[] = {"T0", "R", "Q"};
+  const dt_platform_device *device = dt_platform_get_device(platform);
+  char bytes[32];
+  fprintf(out, "question: %.0f producers of %s each, pattern %s, operation %s\n", question->producers,
+          dt_format_bytes(question->producer_bytes, bytes, sizeof(bytes)), label(question->pattern),
+          label(question->operation));
+  fprintf(out, "platform: %lld x %s, driver %s, measured %s%s\n", (long long)device->count, device->name,
+          device->driver, device->date, device->throttled ? ", while THROTTLED" : "");
+  for (int i = 0; i < 3; i++) {
+    fprintf(out, "  %-2s = ", names[i]);
+    print_value(out, i, &sources[i].interval);
+    fprintf(out, "\n");
+    if (sources[i].table) {
+      print_table(out, &sources[i]);
+    } else if (sources[i].constant) {
+      fprintf(out, "     constant %s, n = %lld\n     method: %s\n", sources[i].constant->name,
+              (long long)sources[i].constant->n, sources[i].constant->method);
+    }
+  }
+  fprintf(out, "law: free-running T = max(T0, V/R - G), eq. (2); aligned T = max(T0, V/R - min(G, Q/R))\n\n");
+}
