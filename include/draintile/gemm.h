@@ -30,8 +30,9 @@ typedef struct dt_cuda_gemm {
   const uint64_t *row_address; /* NULL, or [rows_max]: where each row goes instead of `out` (any memory the device can
                                   write, 16-byte aligned; 0: nowhere) */
   uint32_t *ready; /* NULL, or [bands], zeroed by the caller. A band is up to 128 rows of an expert; bands count on from
-                      expert to expert. Each stored tile adds its rows to its band's counter (release, this device), so
-                      that a band is complete at rows * ceil(n / 256); the order of tiles is not specified */
+                      expert to expert. Each stored tile adds its rows times its columns in units of 128 to its band's
+                      counter (release, this device): a band is complete at rows * 2 * ceil(n / 256). The order of tiles
+                      is not specified */
   int32_t raster_bands;  /* bands of 128 rows that run column by column together; even; 0: 16 */
   int32_t tensor_stores; /* 1: store by the copy engine (not with row_address) */
   int32_t sms;           /* multiprocessors to use; 0: all */

@@ -23,8 +23,8 @@ static dt_status check_shape(const dt_cuda_gemm *gemm) {
     return dt_fail(DT_ERR_ARGUMENT, "experts: %d; 1 to %d allowed", gemm->experts, DT_TILE_EXPERTS_MAX);
   if (gemm->rows_max < 0 || gemm->rows_max > INT32_MAX / 2)
     return dt_fail(DT_ERR_ARGUMENT, "rows_max: %lld; 0 to %d allowed", (long long)gemm->rows_max, INT32_MAX / 2);
-  if (gemm->n < 8 || gemm->n % 8 != 0 || gemm->n > 1 << 23)
-    return dt_fail(DT_ERR_ARGUMENT, "n: %lld; a multiple of 8 up to 2^23 allowed", (long long)gemm->n);
+  if (gemm->n < 8 || gemm->n % 8 != 0 || gemm->n > 1 << 22)
+    return dt_fail(DT_ERR_ARGUMENT, "n: %lld; a multiple of 8 up to 2^22 allowed", (long long)gemm->n);
   if (gemm->k < 8 || gemm->k % 8 != 0 || gemm->k > 1 << 30)
     return dt_fail(DT_ERR_ARGUMENT, "k: %lld; a multiple of 8 up to 2^30 allowed", (long long)gemm->k);
   if (gemm->raster_bands < 0 || gemm->raster_bands % 2 != 0 || gemm->raster_bands > 1 << 16)
@@ -162,7 +162,8 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
                          .rows_capacity = (int32_t)gemm->rows_max,
                          .column_tiles = column_tiles(gemm),
                          .raster_bands = gemm->raster_bands ? gemm->raster_bands : 16,
-                         .clusters = (int32_t)clusters};
+                         .clusters = (int32_t)clusters,
+                         .whole_columns = gemm->n % DT_TILE_N == 0};
   params.header = table.header;
   params.tasks = table.tasks;
   params.out_rows = gemm->out;

@@ -1,4 +1,4 @@
-/* Warpgroup matrix multiply, m64n256k16, bf16 in, float32 accumulate, both operands from shared memory.
+/* Warpgroup matrix multiply, m64n256k16 and m64n128k16, bf16 in, float32 accumulate, both operands from shared memory.
  *
  * Operands lie as the copy engine writes boxes of 64 bf16 columns with 128-byte swizzle: rows of 128 bytes, groups of 8
  * rows of 1,024 bytes, aligned to 1,024. Thread t of the warpgroup (warp w = t/32, lane l = t%32) holds in d[4j] and
@@ -56,6 +56,20 @@ DT_DEVICE void dt_mma(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
                "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
                "}, %128, %129, p, 1, 1, 0, 0;\n\t}"
                : DT_D64(0), DT_D64(64)
+               : "l"(a), "l"(b), "r"(accumulate));
+}
+
+/* The same for 128 columns, in d[0] to d[63]. */
+DT_DEVICE void dt_mma_narrow(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
+  asm volatile("{\n\t.reg .pred p;\n\t"
+               "setp.ne.b32 p, %66, 0;\n\t"
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+               "}, %64, %65, p, 1, 1, 0, 0;\n\t}"
+               : DT_D64(0)
                : "l"(a), "l"(b), "r"(accumulate));
 }
 

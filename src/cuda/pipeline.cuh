@@ -16,7 +16,8 @@ enum {
   DT_DONES = 4, /* tiles whose stores may be under way: more than any warp can be ahead of another */
   DT_CONSUMER_WARPS = 8,
   DT_STAGE_A_BYTES = DT_TILE_M * DT_TILE_K * 2,
-  DT_STAGE_BYTES = DT_STAGE_A_BYTES + DT_TILE_N * DT_TILE_K * 2,
+  DT_STAGE_B_BYTES = DT_TILE_N * DT_TILE_K * 2,
+  DT_STAGE_BYTES = DT_STAGE_A_BYTES + DT_STAGE_B_BYTES,
   DT_SLAB_BYTES = 16 * 64 * 2, /* 16 rows by 64 columns of output, two a warp */
   DT_SHARED_SLABS = DT_STAGES * DT_STAGE_BYTES,
   DT_SHARED_SLOTS = DT_SHARED_SLABS + 2 * DT_CONSUMER_WARPS * DT_SLAB_BYTES,

@@ -126,11 +126,11 @@ DT_DEVICE void dt_fence_async_shared() {
 
 DT_DEVICE uint32_t dt_load_shared_word(uint32_t address) {
   uint32_t value;
-  asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
 DT_DEVICE void dt_store_shared_word(uint32_t address, uint32_t value) {
-  asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+  asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 /* Shared and global memory, 16 bytes at a time. */
 DT_DEVICE uint4 dt_load_shared(uint32_t address) {

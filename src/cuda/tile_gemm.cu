@@ -12,21 +12,23 @@ enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_RELEASE = 9, DT_WARP_TICKET =
 /* One CTA's share of a task. */
 typedef struct dt_tile {
   int32_t row, expert, shares_rows;
-  uint32_t shape; /* rows, and from bit 16 the column in tiles: one register in the consumers' main loop */
+  uint32_t shape; /* rows, at bit 8 whether it is narrow, from bit 16 the column: one register in the main loop */
 } dt_tile;
+enum { DT_SHAPE_NARROW = 256 };
 DT_DEVICE int32_t dt_tile_rows(uint32_t shape) {
-  return (int32_t)(shape & 0xffff);
+  return (int32_t)(shape & 255);
 }
 DT_DEVICE int32_t dt_tile_column(uint32_t shape) {
-  return (int32_t)(shape >> 16) * DT_TILE_N;
+  return (int32_t)(shape >> 16) * (DT_TILE_N / 2);
 }
 
 DT_DEVICE dt_tile dt_tile_of(uint4 first, uint4 second, uint32_t rank) {
   dt_tile tile;
   tile.row = (int32_t)(rank ? first.y : first.x);
   tile.shape = (first.z >> (16 * rank) & 0xffff) | first.w >> (16 * rank) << 16;
+  if (second.y & DT_TILE_NARROW) tile.shape |= DT_SHAPE_NARROW;
   tile.expert = (int32_t)second.x;
-  tile.shares_rows = (int32_t)second.y;
+  tile.shares_rows = (int32_t)(second.y & DT_TILE_SHARES_ROWS);
   return tile;
 }
 
@@ -34,7 +36,7 @@ DT_DEVICE dt_tile dt_tile_of(uint4 first, uint4 second, uint32_t rank) {
 typedef struct dt_pending {
   uint32_t packed[64];
   uint64_t to;    /* see dt_slab_target */
-  int32_t column; /* of the tile */
+  int32_t column; /* of the tile; odd if it is narrow */
   uint32_t step;  /* next of the DT_STORE_STEPS */
 } dt_pending;
 
@@ -86,7 +88,7 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
       dt_fence_async_shared();
       __syncwarp();
       if (lane == 0) {
-        dt_tensor_store_3d(&gemm.out, pending.column + 64 * (int32_t)chunk, (int32_t)(pending.to >> 32),
+        dt_tensor_store_3d(&gemm.out, (pending.column & ~1) + 64 * (int32_t)chunk, (int32_t)(pending.to >> 32),
                            (int32_t)pending.to, slab);
         dt_bulk_commit();
         dt_bulk_wait_read<1>(); /* the other slab has been read */
@@ -111,7 +113,8 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
     dt_fill_slab<3>(pending.packed, slabs);
     break;
   }
-  pending.step++;
+  /* A narrow tile has two slabs' columns: what the third step put into the other slab stays there. */
+  pending.step = step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
 }
 
 /* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
@@ -127,12 +130,14 @@ DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank)
     last = second.z;
     const int32_t rows = dt_tile_rows(tile.shape), column = dt_tile_column(tile.shape);
     const bool whole = rows > 64;
-    const uint32_t bytes = DT_STAGE_BYTES - (whole ? 0 : DT_STAGE_A_BYTES / 2);
+    const bool narrow = tile.shape & DT_SHAPE_NARROW;
+    const uint32_t bytes = DT_STAGE_BYTES - (whole ? 0 : DT_STAGE_A_BYTES / 2) - (narrow ? DT_STAGE_B_BYTES / 2 : 0);
     const int32_t skip = 64 - min(rows, 64), skip_2 = 128 - rows; /* rows that the boxes lack */
     for (int32_t k = 0; k < gemm.k_blocks; k++, step++) {
       const uint32_t stage = step % DT_STAGES;
       const uint32_t full = dt_stage_full(shared, stage);
-      const uint32_t a = shared + stage * DT_STAGE_BYTES, a_2 = a + DT_STAGE_A_BYTES / 2, b = a + DT_STAGE_A_BYTES;
+      const uint32_t a = shared + stage * DT_STAGE_BYTES, a_2 = a + DT_STAGE_A_BYTES / 2, b = a + DT_STAGE_A_BYTES,
+                     b_2 = b + DT_STAGE_B_BYTES / 2;
       const int32_t x = k * DT_TILE_K;
       if (!dt_wait(gemm, shared, dt_stage_empty(shared, stage), (step / DT_STAGES & 1) ^ 1, DT_TILE_ERROR_EMPTY))
         return;
@@ -143,11 +148,14 @@ DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank)
         else if (whole)
           dt_tensor_multicast_3d(a_2, &gemm.a, x, skip_2, tile.row + 128 - skip_2, full, 3);
         dt_tensor_load_3d(b, &gemm.b, x, column, tile.expert, full);
-        dt_tensor_load_3d(b + 128 * 128, &gemm.b, x, column + 128, tile.expert, full);
+        if (!narrow) dt_tensor_load_3d(b_2, &gemm.b, x, column + 128, tile.expert, full);
       } else {
         dt_tensor_load_3d(a, &gemm.a, x, skip, tile.row + 64 - skip, full);
         if (whole) dt_tensor_load_3d(a_2, &gemm.a, x, skip_2, tile.row + 128 - skip_2, full);
-        dt_tensor_multicast_3d(b + rank * (128 * 128), &gemm.b, x, column + 128 * (int32_t)rank, tile.expert, full, 3);
+        if (rank == 0)
+          dt_tensor_multicast_3d(b, &gemm.b, x, column, tile.expert, full, 3);
+        else if (!narrow)
+          dt_tensor_multicast_3d(b_2, &gemm.b, x, column + 128, tile.expert, full, 3);
       }
     }
   }
@@ -193,7 +201,7 @@ DT_DEVICE void dt_release_tiles(const dt_tile_gemm &gemm, uint32_t shared, uint3
     if (!dt_wait(gemm, shared, dt_tile_done(shared, sequence), sequence / DT_DONES & 1, DT_TILE_ERROR_DONE)) return;
     const uint32_t band = second.w + (tile.shares_rows ? 0 : rank);
     if (dt_tile_column(tile.shape) < gemm.columns)
-      dt_release_add(gemm.ready + band, (uint32_t)dt_tile_rows(tile.shape));
+      dt_release_add(gemm.ready + band, (uint32_t)dt_tile_rows(tile.shape) << (tile.shape & DT_SHAPE_NARROW ? 0 : 1));
   }
 }
 /* A consumer warp's word that its part of tile `sequence` is stored. */
@@ -217,55 +225,77 @@ DT_DEVICE dt_tile dt_next_tile(const dt_tile_gemm &gemm, uint32_t shared, uint32
   return tile;
 }
 
-DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
-  const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  const uint32_t group = warp / 4;
-  const int32_t slab_row = (int32_t)(16 * warp); /* of the tile: where this warp's 16 rows start */
-  const uint32_t slabs = shared + DT_SHARED_SLABS + warp * 2 * DT_SLAB_BYTES;
+/* What a consumer warp carries from tile to tile. */
+typedef struct dt_consumer {
+  uint32_t shared, warp;
+  uint32_t step, sequence; /* stages consumed; tasks read */
+  dt_tile tile;
+  dt_pending pending;
+} dt_consumer;
+
+/* One tile: its main loop, during which the tile before is stored, then packing it. Two instances, since ptxas keeps
+ * multiplications asynchronous only where a loop has one shape of them. */
+template <bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
+  const uint32_t shared = c.shared, group = c.warp / 4, shape = c.tile.shape;
+  const uint32_t slabs = shared + DT_SHARED_SLABS + c.warp * 2 * DT_SLAB_BYTES;
   const uint32_t a0 = dt_mma_start(shared) + group * DT_MMA_ROWS64, b0 = dt_mma_start(shared + DT_STAGE_A_BYTES);
   const uint32_t k_blocks = (uint32_t)gemm.k_blocks;
-  uint32_t step = 0, sequence = 0;
+  const int32_t slab_row = (int32_t)(16 * c.warp); /* of the tile: where this warp's 16 rows start */
   float d[128];
-  dt_pending pending;
-  pending.step = DT_STORE_STEPS;
-  dt_tile tile = dt_next_tile(gemm, shared, sequence++, rank);
-  while (tile.expert >= 0) {
-    const uint32_t shape = tile.shape;
-    const int32_t row = tile.row + slab_row;
-    for (uint32_t k = 0; k < k_blocks; k++, step++) {
-      const uint32_t stage = step % DT_STAGES;
-      dt_wait(gemm, shared, dt_stage_full(shared, stage), step / DT_STAGES & 1, DT_TILE_ERROR_FULL);
-      if (dt_tile_rows(shape) > (int32_t)(64 * group)) {
-        const uint32_t a = a0 + stage * (DT_STAGE_BYTES / 16), b = b0 + stage * (DT_STAGE_BYTES / 16);
-        dt_mma_fence();
+  for (uint32_t k = 0; k < k_blocks; k++, c.step++) {
+    const uint32_t stage = c.step % DT_STAGES;
+    dt_wait(gemm, shared, dt_stage_full(shared, stage), c.step / DT_STAGES & 1, DT_TILE_ERROR_FULL);
+    if (dt_tile_rows(shape) > (int32_t)(64 * group)) {
+      const uint32_t a = a0 + stage * (DT_STAGE_BYTES / 16), b = b0 + stage * (DT_STAGE_BYTES / 16);
+      dt_mma_fence();
 #pragma unroll
-        for (uint32_t i = 0; i < DT_TILE_K / 16; i++)
-          dt_mma(d, dt_mma_operand(a + i * DT_MMA_K), dt_mma_operand(b + i * DT_MMA_K), (k | i) != 0);
-        dt_mma_commit();
+      for (uint32_t i = 0; i < DT_TILE_K / 16; i++) {
+        const uint64_t a_i = dt_mma_operand(a + i * DT_MMA_K), b_i = dt_mma_operand(b + i * DT_MMA_K);
+        if constexpr (Narrow)
+          dt_mma_narrow(d, a_i, b_i, (k | i) != 0);
+        else
+          dt_mma(d, a_i, b_i, (k | i) != 0);
       }
-      /* The two warpgroups store at different times: while one does, the other feeds the tensor cores. */
-      while (pending.step < DT_STORE_STEPS &&
-             ((2 * pending.step + group) * k_blocks <= 2 * DT_STORE_STEPS * k || k + 1 == k_blocks))
-        dt_store_step(gemm, pending, slabs);
-      if (k > 0) {
-        dt_mma_wait<1>();
-        dt_stage_release(shared, (step - 1) % DT_STAGES);
-      }
+      dt_mma_commit();
     }
-    if (sequence > 1) dt_tile_stored(gemm, shared, sequence - 2);
-    const int32_t rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column(shape);
-    pending.to = dt_slab_target(gemm, row, rows, column);
-    pending.column = column;
-    pending.step = rows > 0 ? 0 : DT_STORE_STEPS;
-    tile = dt_next_tile(gemm, shared, sequence++, rank);
-    dt_mma_wait<0>();
-    dt_mma_settle(d);
-    dt_stage_release(shared, (step - 1) % DT_STAGES);
-#pragma unroll
-    for (int i = 0; i < 64; i++) pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
+    /* The two warpgroups store at different times: while one does, the other feeds the tensor cores. */
+    while (c.pending.step < DT_STORE_STEPS &&
+           (Narrow || (2 * c.pending.step + group) * k_blocks <= 2 * DT_STORE_STEPS * k || k + 1 == k_blocks))
+      dt_store_step(gemm, c.pending, slabs);
+    if (k > 0) {
+      dt_mma_wait<1>();
+      dt_stage_release(shared, (c.step - 1) % DT_STAGES);
+    }
   }
-  while (pending.step < DT_STORE_STEPS) dt_store_step(gemm, pending, slabs);
-  if (sequence > 1) dt_tile_stored(gemm, shared, sequence - 2);
+  if (c.sequence > 1) dt_tile_stored(gemm, shared, c.sequence - 2);
+  const int32_t rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column(shape);
+  c.pending.to = dt_slab_target(gemm, c.tile.row + slab_row, rows, column);
+  c.pending.column = column + (Narrow ? 1 : 0);
+  c.pending.step = rows > 0 ? 0 : DT_STORE_STEPS;
+  c.tile = dt_next_tile(gemm, shared, c.sequence++, dt_cluster_rank());
+  dt_mma_wait<0>();
+  dt_mma_settle(d);
+  dt_stage_release(shared, (c.step - 1) % DT_STAGES);
+#pragma unroll
+  for (int i = 0; i < (Narrow ? 32 : 64); i++) c.pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
+}
+
+DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
+  dt_consumer c;
+  c.shared = shared;
+  c.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  c.step = c.sequence = 0;
+  c.pending.step = DT_STORE_STEPS;
+  c.tile = dt_next_tile(gemm, shared, c.sequence++, rank);
+  while (c.tile.expert >= 0) {
+    if (c.tile.shape & DT_SHAPE_NARROW)
+      dt_consume_tile<true>(gemm, c);
+    else
+      dt_consume_tile<false>(gemm, c);
+  }
+  while (c.pending.step < DT_STORE_STEPS)
+    dt_store_step(gemm, c.pending, shared + DT_SHARED_SLABS + c.warp * 2 * DT_SLAB_BYTES);
+  if (c.sequence > 1) dt_tile_stored(gemm, shared, c.sequence - 2);
   dt_bulk_wait_read<0>();
 }
 

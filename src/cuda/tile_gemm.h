@@ -17,16 +17,21 @@ enum {
   DT_TILE_CLUSTER = 2
 };
 
+typedef enum dt_tile_flag {
+  DT_TILE_SHARES_ROWS = 1, /* one band at two columns */
+  DT_TILE_NARROW = 2       /* 128 columns instead of 256 */
+} dt_tile_flag;
+
 /* What one ticket hands to a cluster of two CTAs: a tile each. Either two bands of an expert at one column (the CTAs
  * share B), or one band at two columns (they share A). 32 bytes, two 16-byte words. */
 typedef struct dt_tile_task {
-  int32_t row[2];      /* first row of each CTA's band */
-  uint16_t rows[2];    /* valid rows, 1 to 128 */
-  uint16_t column[2];  /* in tiles */
-  int32_t expert;      /* -1: no more tasks */
-  int32_t shares_rows; /* 1: one band, two columns */
-  uint32_t ticket;     /* set when drawn: rises from task to task of a cluster */
-  int32_t band;        /* of CTA 0, among all experts' bands; CTA 1's is the next unless they share rows */
+  int32_t row[2];     /* first row of each CTA's band */
+  uint16_t rows[2];   /* valid rows, 1 to 128 */
+  uint16_t column[2]; /* in halves of a tile */
+  int32_t expert;     /* -1: no more tasks */
+  int32_t flags;      /* of dt_tile_flag */
+  uint32_t ticket;    /* set when drawn: rises from task to task of a cluster */
+  int32_t band;       /* of CTA 0, among all experts' bands; CTA 1's is the next unless they share rows */
 } dt_tile_task;
 
 /* Start of the workspace; the table follows at DT_TILE_TABLE_OFFSET. */
@@ -59,7 +64,8 @@ typedef struct dt_tile_gemm {
   uint8_t *out_rows;           /* row r of the output is at out_rows + r*out_row_bytes */
   const uint64_t *row_address; /* if not NULL: the address of each row instead, 0: nowhere */
   int64_t out_row_bytes;
-  uint32_t *ready;           /* NULL, or a counter a band: each tile adds its valid rows once they are stored */
+  uint32_t *ready;           /* NULL, or a counter a band: each tile adds its valid rows, once for each half of its
+                                  columns, when they are stored */
   uint32_t timeout_us;       /* of any wait inside the kernel */
   int32_t columns, k_blocks; /* N; K in stages */
   int32_t tensor_stores;     /* 1: whole 16-row slabs leave through the copy engine */
@@ -68,9 +74,9 @@ typedef struct dt_tile_gemm {
 typedef struct dt_tile_table {
   dt_tile_header *header;
   dt_tile_task *tasks;
-  const int32_t *counts;                        /* [experts] rows of each expert, on the device */
-  int32_t experts, rows_capacity, column_tiles; /* column_tiles: of N */
-  int32_t raster_bands, clusters;
+  const int32_t *counts;                         /* [experts] rows of each expert, on the device */
+  int32_t experts, rows_capacity, column_tiles;  /* column_tiles: of N */
+  int32_t raster_bands, clusters, whole_columns; /* whole_columns: N is a multiple of 256 */
 } dt_tile_table;
 
 /* Experts that fit the table kernel's shared memory. */

@@ -63,10 +63,10 @@ DT_DEVICE void dt_write_task(const dt_tile_table &table, int32_t index, const dt
   to[1] = from[1];
 }
 
-/* Every block scans all experts; every thread writes one task, or the two that it is cut into. */
+/* Every block scans all experts; every thread writes one task, or those that it is cut into. */
 __global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const dt_tile_table table) {
   extern __shared__ int32_t dt_first[];
-  __shared__ int32_t cut;
+  __shared__ dt_cut cut;
   int32_t *first_row = dt_first, *first_band = first_row + table.experts + 1;
   int32_t *first_task = first_band + table.experts + 1;
   dt_grid_launch(); /* the GEMM may set up its pipelines meanwhile */
@@ -77,10 +77,10 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const d
     __syncwarp();
     if (threadIdx.x == 0) {
       const int32_t tasks = first_task[table.experts];
-      cut = dt_tasks_cut(tasks, table.clusters, any_short);
+      cut = dt_cut_of(tasks, table.clusters, any_short, table.whole_columns);
       if (blockIdx.x == 0) {
         table.header->next = 0;
-        table.header->count = (uint32_t)(tasks + cut);
+        table.header->count = (uint32_t)(tasks + cut.tasks * (cut.parts - 1));
         table.header->error = error;
         table.header->rows = (uint32_t)first_row[table.experts];
       }
@@ -99,13 +99,13 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const d
   }
   const dt_tile_task made = dt_expert_task(low, first_row[low], first_row[low + 1] - first_row[low], first_band[low],
                                            table.column_tiles, table.raster_bands, task - first_task[low]);
-  const int32_t whole = tasks - cut, halves = whole + 2 * (task - whole);
+  const int32_t whole = tasks - cut.tasks;
   if (task < whole) {
     dt_write_task(table, task, made);
-  } else {
-    dt_write_task(table, halves, dt_half_task(made, 0));
-    dt_write_task(table, halves + 1, dt_half_task(made, 1));
+    return;
   }
+  for (int32_t i = 0; i < cut.parts; i++)
+    dt_write_task(table, whole + cut.parts * (task - whole) + i, dt_part_of(made, i, cut.parts));
 }
 
 extern "C" cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream) {

@@ -5,8 +5,8 @@
  * in the L2 cache. Bands with more than 64 rows go in pairs that share the weights of a column. One that is left over,
  * and a band of at most 64 rows, takes two columns at once instead: beside a full band it would only wait for it.
  *
- * When all bands are whole and the last round of tasks would leave half of the clusters idle or more, its tasks are cut
- * into two of 64 rows a CTA: each takes 0.63 of a whole one's time.
+ * When all bands are whole and the last round of tasks would leave most of the clusters idle, its tasks are cut: into
+ * two of 64 rows a CTA, which take 0.63 of a whole one's time, or those again into two of 128 columns, 0.38 of it.
  */
 #ifndef DT_CUDA_TILE_TABLE_H
 #define DT_CUDA_TILE_TABLE_H
@@ -68,13 +68,13 @@ DT_BOTH dt_tile_task dt_expert_task(int32_t expert, int32_t row, int32_t rows, i
   dt_tile_task task = {{0, 0}, {0, 0}, {0, 0}, expert, 0, 0, 0};
   int32_t bands[2];
   if (local < paired) {
-    task.column[0] = task.column[1] = (uint16_t)(column + local / unit.pairs);
+    task.column[0] = task.column[1] = (uint16_t)(2 * (column + local / unit.pairs));
     bands[0] = band + 2 * (local % unit.pairs);
     bands[1] = bands[0] + 1;
   } else {
-    task.column[0] = (uint16_t)column;
-    task.column[1] = (uint16_t)(column + 1); /* past the last: loads zeros, stores nothing */
-    task.shares_rows = 1;
+    task.column[0] = (uint16_t)(2 * column);
+    task.column[1] = (uint16_t)(2 * column + 2); /* past the last: loads zeros, stores nothing */
+    task.flags = DT_TILE_SHARES_ROWS;
     bands[0] = bands[1] = band + 2 * unit.pairs + local - paired;
   }
   task.band = first_band + bands[0];
@@ -86,17 +86,26 @@ DT_BOTH dt_tile_task dt_expert_task(int32_t expert, int32_t row, int32_t rows, i
   return task;
 }
 
-/* How many tasks at the table's end are cut in two. */
-DT_BOTH int32_t dt_tasks_cut(int32_t tasks, int32_t clusters, int32_t any_short) {
-  const int32_t left = tasks % clusters;
-  return any_short || 2 * left > clusters ? 0 : left;
+/* The last `tasks` of the table are cut into `parts` each. */
+typedef struct dt_cut {
+  int32_t tasks, parts;
+} dt_cut;
+/* any_short: some band has at most 64 rows; whole_columns: N is a multiple of 256. */
+DT_BOTH dt_cut dt_cut_of(int32_t tasks, int32_t clusters, int32_t any_short, int32_t whole_columns) {
+  dt_cut cut;
+  cut.tasks = tasks % clusters;
+  cut.parts = whole_columns && 4 * cut.tasks <= clusters ? 4 : 2;
+  if (any_short || cut.parts * cut.tasks > clusters) cut.tasks = 0;
+  return cut;
 }
-/* Half `index` of a task whose bands have more than 64 rows. */
-DT_BOTH dt_tile_task dt_half_task(dt_tile_task task, int32_t index) {
+/* Part `index` of a task whose bands have more than 64 rows: lower bits the rows' half, then the columns'. */
+DT_BOTH dt_tile_task dt_part_of(dt_tile_task task, int32_t index, int32_t parts) {
   for (int i = 0; i < 2; i++) {
-    task.row[i] += 64 * index;
-    task.rows[i] = (uint16_t)(index ? task.rows[i] - 64 : 64);
+    task.row[i] += 64 * (index % 2);
+    task.rows[i] = (uint16_t)(index % 2 ? task.rows[i] - 64 : 64);
+    if (parts == 4) task.column[i] = (uint16_t)(task.column[i] + index / 2);
   }
+  if (parts == 4) task.flags |= DT_TILE_NARROW;
   return task;
 }
 

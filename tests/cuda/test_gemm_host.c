@@ -13,56 +13,60 @@
 #include "core/random.h"
 #include "cuda/tile_table.h"
 
-/* Counts how often a task covers each 64-row piece of an expert at each column. */
+/* Counts how often a task covers each piece of 64 rows by 128 columns of an expert. */
 static void cover(const dt_tile_task *task, int32_t first_row, int32_t rows, int32_t columns, uint8_t *covered) {
+  const int shares_rows = task->flags & DT_TILE_SHARES_ROWS, wide = task->flags & DT_TILE_NARROW ? 1 : 2;
   for (int i = 0; i < 2; i++) {
     const int32_t from = task->row[i] - first_row;
     assert_in_range(task->rows[i], 1, DT_TILE_M);
     assert_true(from >= 0 && from + task->rows[i] <= rows && from % 64 == 0);
-    if (task->column[i] == columns) {
-      assert_true(task->shares_rows && i == 1 && columns % 2 == 1);
-      continue;
-    }
-    assert_in_range(task->column[i], 0, columns - 1);
     /* A tile ends with its expert or at a whole half band. */
     assert_true(from + task->rows[i] == rows || task->rows[i] % 64 == 0);
+    if (task->column[i] >= 2 * columns) { /* beside the last of an odd number of columns */
+      assert_true(shares_rows && i == 1 && columns % 2 == 1);
+      continue;
+    }
+    assert_true(wide == 1 || task->column[i] % 2 == 0);
     for (int32_t piece = from / 64; piece * 64 < from + task->rows[i]; piece++)
-      covered[piece * columns + task->column[i]]++;
+      for (int j = 0; j < wide; j++) covered[piece * 2 * columns + task->column[i] + j]++;
   }
-  if (task->shares_rows) {
-    assert_true(task->row[0] == task->row[1] && task->column[0] + 1 == task->column[1]);
+  if (shares_rows) {
+    assert_true(task->row[0] == task->row[1] && task->column[0] + 2 == task->column[1]);
   } else {
     assert_true(task->column[0] == task->column[1] && task->row[0] != task->row[1]);
-    assert_true((task->rows[0] > 64) == (task->rows[1] > 64) || task->rows[1] < 64);
   }
 }
 
 static void every_tile_is_in_the_table_once(void **state) {
   (void)state;
   dt_random random = {7};
+  int cuts[5] = {0};
   for (int round = 0; round < 3000; round++) {
     const int32_t rows = 1 + (int32_t)dt_random_below(&random, round % 3 ? 700 : 9000);
     const int32_t columns = 1 + (int32_t)dt_random_below(&random, 9);
     const int32_t raster = 2 * (1 + (int32_t)dt_random_below(&random, 9));
     const int32_t tasks = dt_expert_tasks(rows, columns, raster), first = (int32_t)dt_random_below(&random, 100000);
-    const int32_t cut = dt_tasks_cut(tasks, 1 + (int32_t)dt_random_below(&random, 70), dt_ends_short(rows));
-    uint8_t *covered = calloc((size_t)((rows + 63) / 64 * columns), 1);
+    const dt_cut cut = dt_cut_of(tasks, 1 + (int32_t)dt_random_below(&random, 70), dt_ends_short(rows),
+                                 (int32_t)(random.state >> 40 & 1));
+    cuts[cut.tasks ? cut.parts : 0]++;
+    uint8_t *covered = calloc((size_t)((rows + 63) / 64 * 2 * columns), 1);
     for (int32_t t = 0; t < tasks; t++) {
       const dt_tile_task task = dt_expert_task(3, first, rows, 50, columns, raster, t);
       assert_int_equal(task.expert, 3);
       assert_int_equal(task.band, 50 + (task.row[0] - first) / DT_TILE_M);
-      if (t < tasks - cut) {
+      if (t < tasks - cut.tasks) {
         cover(&task, first, rows, columns, covered);
         continue;
       }
-      for (int half = 0; half < 2; half++) {
-        const dt_tile_task part = dt_half_task(task, half);
+      for (int i = 0; i < cut.parts; i++) {
+        const dt_tile_task part = dt_part_of(task, i, cut.parts);
         cover(&part, first, rows, columns, covered);
       }
     }
-    for (int32_t i = 0; i < (rows + 63) / 64 * columns; i++) assert_int_equal(covered[i], 1);
+    for (int32_t i = 0; i < (rows + 63) / 64 * 2 * columns; i++) assert_int_equal(covered[i], 1);
     free(covered);
   }
+  assert_true(cuts[0] > 100 && cuts[2] > 100 && cuts[4] > 100); /* all three kinds were met */
   assert_int_equal(dt_expert_tasks(0, 5, 8), 0);
 }
 
@@ -71,17 +75,21 @@ static void short_bands_never_share_weights_with_whole_ones(void **state) {
   for (int32_t rows = 1; rows < 1500; rows++)
     for (int32_t t = 0; t < dt_expert_tasks(rows, 3, 4); t++) {
       const dt_tile_task task = dt_expert_task(0, 0, rows, 0, 3, 4, t);
-      if (!task.shares_rows) assert_true(task.rows[0] > 64 && task.rows[1] > 64);
+      if (!(task.flags & DT_TILE_SHARES_ROWS)) assert_true(task.rows[0] > 64 && task.rows[1] > 64);
     }
 }
 
 static void the_last_round_is_cut_when_it_is_short(void **state) {
   (void)state;
-  assert_int_equal(dt_tasks_cut(2048, 66, 0), 2);
-  assert_int_equal(dt_tasks_cut(2048, 66, 1), 0);
-  assert_int_equal(dt_tasks_cut(1024, 66, 0), 0); /* 34 of 66 */
-  assert_int_equal(dt_tasks_cut(33, 66, 0), 33);
-  assert_int_equal(dt_tasks_cut(0, 66, 0), 0);
+  const struct {
+    int32_t tasks, any_short, whole_columns, cut, parts;
+  } cases[] = {{2048, 0, 1, 2, 4}, {2048, 0, 0, 2, 2}, {2048, 1, 1, 0, 0}, {1024, 0, 1, 0, 0} /* 34 of 66 */,
+               {33, 0, 1, 33, 2},  {16, 0, 1, 16, 4},  {17, 0, 1, 17, 2},  {0, 0, 1, 0, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const dt_cut cut = dt_cut_of(cases[i].tasks, 66, cases[i].any_short, cases[i].whole_columns);
+    assert_int_equal(cut.tasks, cases[i].cut);
+    if (cut.tasks) assert_int_equal(cut.parts, cases[i].parts);
+  }
 }
 
 static dt_cuda_gemm valid(void) {
