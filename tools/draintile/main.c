@@ -11,13 +11,16 @@
 
 /* A new subcommand is one file and one row here. */
 static const tool_command *const commands[] = {
-    &command_info, &command_model, &command_plan, &command_moe, &command_simulate, &command_calibrate, &command_synth,
+    &command_info,      &command_model,    &command_plan,      &command_moe,
+    &command_attention, &command_simulate, &command_calibrate, &command_synth,
 };
 
 static void print_overview(FILE *out) {
-  fprintf(out, "Usage: draintile COMMAND [options]\n\n"
-               "Runs, plans and predicts expert-parallel MoE layers whose all-to-alls hide behind their GEMMs.\n\n"
-               "Commands:\n");
+  fprintf(out,
+          "Usage: draintile COMMAND [options]\n\n"
+          "Runs, plans and predicts expert-parallel MoE layers and sequence-parallel attention whose all-to-alls hide\n"
+          "behind the kernels that feed them.\n\n"
+          "Commands:\n");
   args_print_commands(out, commands, ARGS_COUNT(commands));
   fprintf(out, "\ndraintile COMMAND --help lists the options of each; draintile --version prints the version.\n"
                "Tables go to standard output, messages to standard error.\n"
