@@ -1,5 +1,5 @@
-/* Fabric `cuda`: ranks as threads and as processes, both ways of sharing memory. Skipped without a GPU. The runtime and
- * the fabric's internals are weak, so that the file also links into a build without CUDA. */
+/* Fabric `cuda`: ranks as threads and as processes, both ways of sharing memory. Skipped without a GPU or CUDA parts.
+ */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,11 +15,28 @@
 
 #include <draintile/comm.h>
 
-enum { RANKS = 2, BYTES = 1 << 20, SHARE_CUMEM = 0, SHARE_IPC = 1, SKIPPED = 77 };
+#ifndef DT_WITH_CUDA
 
-__attribute__((weak)) int cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
-__attribute__((weak)) int dt_cuda_device_count(void);
-__attribute__((weak)) dt_status dt_cuda_fabric_create(dt_comm *control, int device, int sharing, dt_comm **endpoint);
+static void test_refused(void **state) {
+  (void)state;
+  dt_comm *control = NULL, *comm = NULL;
+  assert_int_equal(dt_comm_create_local(1, NULL, &control), DT_OK);
+  assert_int_equal(dt_comm_create_cuda(control, 0, &comm), DT_ERR_UNSUPPORTED);
+  assert_non_null(strstr(dt_error_detail(), "cuda"));
+  dt_comm_destroy(control);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+#include "cuda/driver.h"
+#include "cuda/fabric.h"
+
+enum { RANKS = 2, BYTES = 1 << 20, SKIPPED = 77 };
 
 static int device_of(int32_t rank) {
   return rank % dt_cuda_device_count();
@@ -33,7 +50,7 @@ static int device_of(int32_t rank) {
 /* One rank's part: puts a pattern into the peer's piece, signals, waits for its own, looks. 0, or a line number. */
 static int exchange(dt_comm *control, int32_t rank, int sharing) {
   dt_comm *comm = NULL;
-  CHECK(dt_cuda_fabric_create(control, device_of(rank), sharing, &comm) == DT_OK);
+  CHECK(dt_cuda_fabric_create(control, device_of(rank), (dt_cuda_sharing)sharing, &comm) == DT_OK);
   CHECK(strcmp(dt_comm_fabric(comm), "cuda") == 0);
   int line = 0;
   for (int32_t round = 1; round <= 3 && !line; round++) {
@@ -57,7 +74,7 @@ static int exchange(dt_comm *control, int32_t rank, int sharing) {
     CHECK(dt_comm_signal(comm, window, peer, 64, 2, 0) == DT_OK);
     dt_wait wait = {.phase = "test", .counter = "rows", .index = 1, .peer = peer};
     CHECK(dt_comm_wait(comm, window, 64, 7, &wait) == DT_OK);
-    CHECK(cudaMemcpy(seen, dt_window_local(window), 2 * BYTES, 2) == 0);
+    CHECK(cudaMemcpy(seen, dt_window_local(window), 2 * BYTES, cudaMemcpyDeviceToHost) == cudaSuccess);
     for (size_t row = 0; row < 512; row++)
       for (size_t i = 0; i < 2048; i++) {
         unsigned char expected =
@@ -85,7 +102,7 @@ static void *run_thread(void *argument) {
 
 /* 0, SKIPPED or a line number. Runs in a child: a parent that used CUDA could not fork ranks later. */
 static int threads(int sharing) {
-  if (!dt_cuda_device_count || dt_cuda_device_count() == 0) return SKIPPED;
+  if (dt_cuda_device_count() == 0) return SKIPPED;
   dt_comm *controls[RANKS];
   CHECK(dt_comm_create_local(RANKS, NULL, controls) == DT_OK);
   pthread_t ids[RANKS];
@@ -119,7 +136,7 @@ static int gather(void *context, const void *send, void *receive, size_t bytes) 
 }
 
 static int process_rank(gather_board *board, int32_t rank, int sharing) {
-  if (!dt_cuda_device_count || dt_cuda_device_count() == 0) return SKIPPED;
+  if (dt_cuda_device_count() == 0) return SKIPPED;
   gather_context context = {board, rank};
   dt_comm *control = NULL;
   CHECK(dt_comm_create_shm(rank, RANKS, gather, &context, NULL, &control) == DT_OK);
@@ -164,7 +181,7 @@ static void test_processes(void **state) {
 }
 
 int main(void) {
-  static int cumem = SHARE_CUMEM, ipc = SHARE_IPC;
+  static int cumem = DT_CUDA_SHARE_CUMEM, ipc = DT_CUDA_SHARE_IPC;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_prestate(test_threads, &cumem),
       cmocka_unit_test_prestate(test_threads, &ipc),
@@ -173,3 +190,5 @@ int main(void) {
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
+
+#endif

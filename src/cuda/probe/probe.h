@@ -9,6 +9,9 @@
 #include "latency.h"
 #include "model/probe.h"
 
+/* One sender's part of every window; the producers of a burst divide it. */
+#define DT_PROBE_AREA_BYTES ((size_t)64 << 20)
+
 typedef struct dt_cuda_probe {
   int32_t ranks, sms;
   dt_comm *endpoints[DT_BURST_RANKS];
