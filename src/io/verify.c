@@ -155,6 +155,10 @@ dt_status dt_verify(const dt_calibrate_config *config, const dt_platform *platfo
   }
   dt_verification *v = calloc(1, sizeof *v);
   dt_calibration calibration = {0};
+  const char *kind = dt_platform_get_device(platform)->kind;
+  if (strcmp(kind, device.kind))
+    status =
+        dt_fail(DT_ERR_INPUT, "device.kind: %s in the platform file; this calibration measures %s", kind, device.kind);
   if (!v) status = dt_fail(DT_ERR_MEMORY, "verification: %zu bytes", sizeof *v);
   if (!status) status = dt_calibration_run(config, &device, 1, &calibration);
   if (!status) status = compare_rows(&calibration, platform, v);

@@ -82,6 +82,11 @@ verify() {
   grep -q 'NVIDIA H200' <<< "$output"
 }
 
+@test "a platform file of another kind of device" {
+  run --separate-stderr "$DRAINTILE" calibrate --device cpu --quick --verify "$platform"
+  refused 2 'device\.kind'
+}
+
 @test "options that do not go together" {
   run --separate-stderr "$DRAINTILE" calibrate --from "$platform"
   refused 2 '--plot'

@@ -1,6 +1,7 @@
 /* draintile calibrate: measures this machine into a platform file, or verifies one. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "calibrate_report.h"
 #include "commands.h"
@@ -17,6 +18,8 @@ typedef struct calibrate_job {
   dt_platform *verified; /* the file to verify; NULL: a calibration */
   int32_t ranks;
   const char *output;
+  rank_link *link; /* of this process's rank; NULL: not a rank process */
+  int *code;       /* rank processes: memory shared with the parent, where rank 0 leaves the exit code */
 } calibrate_job;
 
 static void show_progress(void *context, double done, double total) {
@@ -35,6 +38,14 @@ static void describe(const calibrate_job *job, char *text, size_t size) {
            cpu && rate ? args_text(job->args, "link-capacity") : "");
 }
 
+/* The library's last failure, said by this process or, in a rank, left to the parent: one line either way. */
+static int failed(const calibrate_job *job, dt_status status) {
+  if (!job->link) return log_status(status, NULL);
+  job->link->account->secondary = status == DT_ERR_PEER;
+  const char *detail = dt_error_detail();
+  return rank_link_fail(job->link, log_exit_code(status), "%s", *detail ? detail : dt_status_text(status));
+}
+
 /* Calibrates or verifies and reports, on the rank that holds the results. */
 static int measure(calibrate_job *job) {
   dt_platform *platform = NULL;
@@ -45,7 +56,7 @@ static int measure(calibrate_job *job) {
   dt_status status =
       job->verified ? dt_verify(&job->config, job->verified, &verification) : dt_calibrate(&job->config, &platform);
   if (progress.total > 0) progress_end(&progress);
-  if (status) return log_status(status, NULL);
+  if (status) return failed(job, status);
   int code = TOOL_OK;
   char command[512];
   describe(job, command, sizeof(command));
@@ -56,7 +67,7 @@ static int measure(calibrate_job *job) {
   } else if (platform) {
     status = dt_platform_add_note(platform, command);
     if (!status) status = dt_platform_save(platform, job->output);
-    code = status ? log_status(status, NULL) : TOOL_OK;
+    code = status ? failed(job, status) : TOOL_OK;
     if (code == TOOL_OK) report_platform(stdout, platform);
   }
   dt_verification_destroy(verification);
@@ -64,19 +75,18 @@ static int measure(calibrate_job *job) {
   return code;
 }
 
-/* One rank of the CPU fabric, in its process; rank 0 reports. */
+/* One rank of the CPU fabric, in its process; rank 0 reports. A check that failed is no failure of the rank. */
 static int run_rank(rank_link *link, void *context) {
   calibrate_job *job = context;
+  job->link = link;
   dt_status status =
       dt_comm_create_shm(link->rank, link->ranks, rank_link_allgather, link, &job->comm, &job->config.comm);
-  if (status) {
-    link->account->secondary = status == DT_ERR_PEER;
-    return rank_link_fail(link, log_exit_code(status), "%s", dt_error_detail());
-  }
+  if (status) return failed(job, status);
   int code = measure(job);
   fflush(stdout);
+  if (link->rank == 0) *job->code = code;
   dt_comm_destroy(job->config.comm);
-  return code;
+  return code == TOOL_CHECK_FAILED ? TOOL_OK : code;
 }
 
 static int read_link(calibrate_job *job) {
@@ -102,8 +112,13 @@ static int run_cpu(calibrate_job *job) {
                         .entry_timeout_s = job->comm.entry_timeout_s,
                         .context = job,
                         .run = run_rank};
+  job->code = mmap(NULL, sizeof(*job->code), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (job->code == MAP_FAILED) return log_fail(TOOL_FAILED, "out of memory");
   fflush(stdout);
-  return ranks_run(&ranks);
+  code = ranks_run(&ranks);
+  if (code == TOOL_OK) code = *job->code;
+  munmap(job->code, sizeof(*job->code));
+  return code;
 }
 
 static int plot(const calibrate_job *job, const char *path) {
