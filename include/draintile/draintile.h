@@ -7,6 +7,7 @@
 #include <draintile/calibrate.h>
 #include <draintile/checkpoint.h>
 #include <draintile/comm.h>
+#include <draintile/gemm.h>
 #include <draintile/model.h>
 #include <draintile/moe.h>
 #include <draintile/plan.h>

@@ -1,0 +1,30 @@
+#!/bin/sh
+# docs/results/gemm.md: the grouped GEMM's tables, from bench/results/h200/gemm.json. Nothing in them is typed.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+input=$root/bench/results/h200/gemm.json
+out=$root/docs/results/gemm.md
+work=$(mktemp)
+trap 'rm -f "$work"' EXIT
+{
+  echo "# Grouped GEMM on an H200"
+  echo
+  echo "Made by \`scripts/gemm_tables.sh\` from \`bench/results/h200/gemm.json\`; nothing here is typed."
+  jq -r '"\(.device), driver \(.driver), torch \(.torch), commit \(.commit); medians of \(.repeats) spaced launches, all candidates in turn in one job. us, and TFLOP/s in brackets.\n\n    \(.command)\n"' "$input"
+  jq -r '
+    def us: . * 1e7 | round / 10;
+    def three: . * 1000 | round / 1000;
+    def of($name): .candidates[] | select(.name == $name);
+    "| rows | N | K | experts | sizes | ours | ours, row stores | torch grouped_mm | cuBLAS grouped | cuBLAS dense | over best library | over dense |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    (.shapes[] | "| \(.rows) | \(.n) | \(.k) | \(.experts) | \(.sizes) | \(of("draintile_tensor") | "\(.median_s | us) (\(.flop_per_s / 1e12 | round))") | \(of("draintile_rows").median_s | us) | \(of("torch_grouped_mm").median_s | us) | \(of("cublas_grouped").median_s | us) | \(of("cublas_dense").median_s | us) | \(.over_best_library | three) | \(.over_cublas_dense | three) |"),
+    "",
+    "Over the best library: at least \(.summary.gemm_over_best_library_min | three), geometric mean \(.summary.gemm_over_best_library_geomean | three).",
+    "",
+    "| uneven sizes at 64 experts | time over even |",
+    "|---|---|",
+    (.summary.uneven_over_even_time | to_entries[] | "| \(.key) | \(.value | three) |")
+  ' "$input"
+} >"$work"
+mkdir -p "$(dirname "$out")"
+cp "$work" "$out"
