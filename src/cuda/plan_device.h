@@ -1,0 +1,106 @@
+/* What the plan's kernels take: pure structures, shared with the tests that run the kernels' phases on the host. */
+#ifndef DT_CUDA_PLAN_DEVICE_H
+#define DT_CUDA_PLAN_DEVICE_H
+
+#include "plan/build.h"
+#include "plan_warp.h"
+
+/* The first error of any launch stays in the error word until the caller clears it. */
+typedef enum dt_device_plan_error {
+  DT_DEVICE_PLAN_OK = 0,
+  DT_DEVICE_PLAN_ERROR_ID = 1,       /* a top-k id outside [-1, experts): its slot is dropped */
+  DT_DEVICE_PLAN_ERROR_TOKENS = 2,   /* more tokens than the capacity: none is taken */
+  DT_DEVICE_PLAN_ERROR_COUNTS = 3,   /* a negative count, or a source or rank with 2^31 rows or more */
+  DT_DEVICE_PLAN_ERROR_CAPACITY = 4, /* an array is too small */
+} dt_device_plan_error;
+
+/* Everything on the device. Without room for a slot's row nothing else could be placed, so arrays are [capacity]. */
+typedef struct dt_device_slots {
+  const int32_t *ids;    /* [tokens*top_k] in [0, experts), or -1: dropped */
+  const int64_t *tokens; /* in device memory; NULL: tokens_capacity */
+  int64_t tokens_capacity;
+  int32_t top_k, experts;
+  int32_t *counts;                    /* [experts] */
+  int32_t *row_of_slot, *slot_of_row; /* [tokens_capacity*top_k], as dt_slots fills them */
+  int32_t *histograms;                /* scratch: [blocks][experts] */
+  uint32_t *error;
+  int32_t blocks, warps; /* of the launches */
+} dt_device_slots;
+
+/* As the members of dt_plan with these names. All 0 after an error. */
+typedef struct dt_device_plan_sizes {
+  int64_t rows, padded_rows, combine_rows, task_count, dispatch_tasks;
+  int32_t group_count, band_count, part_count, segment_count, dispatch_count;
+} dt_device_plan_sizes;
+
+/* Entries of each array; rows is what the executor's buffers hold. */
+typedef struct dt_plan_capacity {
+  int64_t rows, groups, bands, parts, segments, dispatch, tasks;
+} dt_plan_capacity;
+
+/* At most, so that positions fit 31 bits: rows and tasks, and each other array. */
+enum { DT_PLAN_TASKS_MAX = (1 << 30) - 1, DT_PLAN_ENTRIES_MAX = (1 << 27) - 1 };
+
+typedef struct dt_device_plan {
+  dt_plan_config config;
+  dt_plan_capacity capacity;
+  const int32_t *counts;  /* [ranks][ranks*experts_per_rank] */
+  dt_build_arrays arrays; /* [capacity] each */
+  dt_device_plan_sizes *sizes;
+  uint32_t *error;
+  /* Derived from the configuration by dt_device_plan_derive. */
+  dt_divider by_tile, by_segment, by_raster, by_columns_1, by_columns_2, by_width, by_experts, by_ranks, by_step;
+  int32_t segment_bands, raster_bands, lead; /* not above what the capacity allows to matter */
+  int32_t need, step; /* bands a group holds at least; the same in whole units: distance of two groups in a run */
+  int32_t runs;       /* of the table */
+  /* Chosen by the host. */
+  int32_t blocks, warps;
+  int32_t *workspace; /* [blocks][summary], where it does not fit into shared memory; else NULL */
+} dt_device_plan;
+
+/* Arrays that hold the plan of any routing with at most `rows` rows (valid ones, without padding) for this rank's
+ * experts and at most `slots` slots of its own. */
+static inline dt_plan_capacity dt_plan_capacity_of(const dt_plan_config *config, int64_t rows, int64_t slots) {
+  dt_plan_capacity capacity;
+  int64_t groups = (int64_t)config->ranks * config->experts_per_rank;
+  int64_t ends = config->layout == DT_LAYOUT_ALIGNED ? groups : config->experts_per_rank; /* what may end in a band */
+  int64_t columns = dt_has_tiles(config) ? (int64_t)config->columns_1 + config->columns_2 : 0;
+  capacity.groups = dt_min64(groups, rows);
+  capacity.bands = rows / config->tile_m + dt_min64(ends, rows);
+  capacity.rows = config->layout == DT_LAYOUT_ALIGNED ? capacity.bands * config->tile_m : rows;
+  capacity.parts = capacity.bands + capacity.groups;
+  capacity.segments = config->ranks > 1 ? capacity.parts : 0;
+  capacity.dispatch = config->dispatch ? slots / config->tile_m + 2 * dt_min64(groups, slots) : 0;
+  capacity.tasks = capacity.dispatch + config->shared_blocks + config->reduce_blocks + capacity.bands * columns;
+  return capacity;
+}
+
+DT_HD static inline int dt_plan_by_experts(const dt_plan_config *config) {
+  return config->schedule == DT_SCHEDULE_WAVE && config->wave_experts > 0;
+}
+
+/* config and capacity are set; the rest of what depends on them alone. */
+static inline void dt_device_plan_derive(dt_device_plan *plan) {
+  const dt_plan_config *config = &plan->config;
+  const int32_t most = (int32_t)plan->capacity.bands + 1;
+  plan->segment_bands = dt_min32(config->segment_bands, most);
+  plan->raster_bands = dt_min32(config->raster_bands, most);
+  plan->lead = config->schedule == DT_SCHEDULE_WAVE ? 0 : dt_min32(config->lead, most);
+  plan->need = plan->step = 1;
+  if (dt_has_tiles(config)) {
+    plan->need = (int32_t)dt_min64(dt_ceil_div(config->group_tasks, config->columns_1), most);
+    plan->step = (int32_t)(dt_ceil_div(plan->need, plan->raster_bands) * plan->raster_bands);
+  }
+  plan->runs = config->order == DT_ORDER_REMOTE_FIRST ? 2 * config->experts_per_rank : config->experts_per_rank;
+  plan->by_tile = dt_divider_of(config->tile_m);
+  plan->by_segment = dt_divider_of(plan->segment_bands);
+  plan->by_raster = dt_divider_of(plan->raster_bands);
+  plan->by_columns_1 = dt_divider_of(dt_max32(config->columns_1, 1));
+  plan->by_columns_2 = dt_divider_of(dt_max32(config->columns_2, 1));
+  plan->by_width = dt_divider_of(config->ranks * config->experts_per_rank);
+  plan->by_experts = dt_divider_of(config->experts_per_rank);
+  plan->by_ranks = dt_divider_of(config->ranks);
+  plan->by_step = dt_divider_of(plan->step);
+}
+
+#endif

@@ -1,0 +1,223 @@
+/* L1 and L2 tasks of every schedule by position.
+ *
+ * Tasks of a phase are numbered as dt_emit_units lists them; a schedule only shifts them: what of the other phase comes
+ * before. A run's units are raster_bands long but for the last, so unit, column and band follow from a task's number,
+ * and a group's place from where the run's first group begins. Only walking over runs is sequential.
+ */
+#ifndef DT_CUDA_PLAN_TABLE_H
+#define DT_CUDA_PLAN_TABLE_H
+
+#include "plan_fill.h"
+
+/* A unit of the table, and where it is. */
+typedef struct dt_unit_place {
+  int32_t run, offset;  /* in the run */
+  int32_t first, bands; /* position in the table */
+} dt_unit_place;
+
+DT_PHASE int32_t dt_table_run_bands(const dt_summary *s, int32_t run) {
+  return s->run_start[run + 1] - s->run_start[run];
+}
+
+DT_PHASE dt_unit_place dt_table_unit(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t k) {
+  dt_unit_place unit;
+  unit.run = run;
+  unit.offset = k * plan->raster_bands;
+  unit.first = s->run_start[run] + unit.offset;
+  unit.bands = dt_min32(plan->raster_bands, s->run_start[run + 1] - unit.first);
+  return unit;
+}
+
+/* The unit that holds a position of the table. */
+DT_PHASE dt_unit_place dt_table_unit_at(const dt_device_plan *plan, const dt_summary *s, int32_t position) {
+  const int32_t run = dt_last_at_most(s->run_start, plan->runs, position);
+  return dt_table_unit(plan, s, run, dt_divide(plan->by_raster, position - s->run_start[run]));
+}
+
+DT_PHASE int32_t dt_table_band(const dt_device_plan *plan, const dt_summary *s, const dt_unit_place *unit, int32_t b) {
+  const int32_t first = s->run_band[unit->run];
+  if (plan->config.order != DT_ORDER_PACED) return first + unit->offset + b;
+  const int32_t remote = s->remote_bands[dt_own(plan) + unit->run]; /* an expert a run */
+  return first + dt_paced_band(remote, dt_table_run_bands(s, unit->run) - remote, unit->offset + b);
+}
+
+/* Where group g begins: behind the g-th end of a group. run_group counts the ends in runs before. */
+DT_PHASE int32_t dt_table_group_start(const dt_device_plan *plan, const dt_summary *s, int32_t g) {
+  if (g <= 0) return 0;
+  if (g >= s->totals->groups) return s->run_start[plan->runs];
+  const int32_t run = dt_last_at_most(s->run_group, plan->runs, g - 1), bands = dt_table_run_bands(s, run);
+  int64_t at = s->run_cut[run];
+  if (at < bands) at += (int64_t)(g - 1 - s->run_group[run]) * plan->step;
+  return s->run_start[run] + (int32_t)dt_min64(at, bands);
+}
+
+DT_PHASE int32_t dt_table_group_of(const dt_device_plan *plan, const dt_summary *s, const dt_unit_place *unit) {
+  const int32_t group = s->run_group[unit->run], behind = unit->offset - s->run_cut[unit->run];
+  return behind < 0 ? group : group + 1 + dt_divide(plan->by_step, behind);
+}
+
+/* Groups by tasks: a run adds to the open group, which holds `open` bands, and may end it and others. The first ends at
+ * whole units, or with the run; the next ones `step` bands on, as long as `need` are left. */
+DT_PHASE int32_t dt_table_cut_run(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t *open) {
+  const int32_t bands = dt_table_run_bands(s, run), missing = plan->need - *open;
+  if (bands < missing) {
+    *open += bands;
+    return 0;
+  }
+  const int32_t cut = (dt_divide(plan->by_raster, missing - 1) + 1) * plan->raster_bands;
+  *open = 0;
+  s->run_cut[run] = cut;
+  if (cut >= bands) return 1;
+  const int32_t more = dt_divide(plan->by_step, bands - cut - 1), rest = bands - cut - more * plan->step;
+  if (rest >= plan->need) return 2 + more;
+  *open = rest;
+  return 1 + more;
+}
+
+/* Groups by experts: one ends with the last run of every wave_experts-th expert that has bands. */
+DT_PHASE int32_t dt_table_cut_expert(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t *open) {
+  const int32_t pairs = plan->config.order == DT_ORDER_REMOTE_FIRST;
+  if (pairs && run % 2 == 0) return 0;
+  if (s->run_start[run + 1] == s->run_start[run - pairs]) return 0;
+  if (++*open < plan->config.wave_experts) return 0;
+  *open = 0;
+  return 1;
+}
+
+/* `alternate`: L2 task n of a unit is preceded by min(all, n + max(warm-up, peak)) L1 tasks, where peak is the largest
+ * of all units until this one of: L1 tasks that its first L2 task waits for, less the L2 tasks before that. In a run
+ * this is largest at its first, its last whole or its last unit. */
+DT_PHASE int32_t dt_table_peak(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t k) {
+  const dt_unit_place unit = dt_table_unit(plan, s, run, k);
+  const int32_t columns_1 = plan->config.columns_1, columns_2 = plan->config.columns_2;
+  return unit.first * columns_1 - unit.first * columns_2 + (columns_1 - 1) * unit.bands + 1;
+}
+
+DT_PHASE int32_t dt_table_peak_until(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t k) {
+  int32_t peak = dt_max32(s->run_peak[run], dt_table_peak(plan, s, run, 0));
+  if (k > 0) peak = dt_max32(peak, dt_max32(dt_table_peak(plan, s, run, k - 1), dt_table_peak(plan, s, run, k)));
+  return dt_max32(peak, s->totals->warm_up);
+}
+
+/* L1 tasks before the first L2 task of unit k of a run, if there are so many, as a number of the L1 task that follows.
+ */
+DT_PHASE int32_t dt_table_gate(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t k) {
+  return (s->run_start[run] + k * plan->raster_bands) * plan->config.columns_2 + dt_table_peak_until(plan, s, run, k);
+}
+
+DT_PHASE int32_t dt_table_last_unit(const dt_device_plan *plan, const dt_summary *s, int32_t run) {
+  return dt_divide(plan->by_raster, dt_table_run_bands(s, run) - 1);
+}
+
+DT_PHASE void dt_table_gates(const dt_device_plan *plan, const dt_summary *s) {
+  int32_t peak = INT32_MIN, gate = INT32_MAX;
+  s->totals->warm_up = dt_table_group_start(plan, s, plan->lead) * plan->config.columns_1;
+  for (int32_t run = 0; run < plan->runs; run++) {
+    s->run_peak[run] = peak;
+    if (dt_table_run_bands(s, run) == 0) continue;
+    peak = dt_max32(peak, dt_table_peak_until(plan, s, run, dt_table_last_unit(plan, s, run)));
+  }
+  for (int32_t run = plan->runs - 1; run >= 0; run--) { /* an empty run has the next one's gate: never the last below */
+    if (dt_table_run_bands(s, run) > 0) gate = dt_table_gate(plan, s, run, 0);
+    s->run_gate[run] = gate;
+  }
+}
+
+/* Phase 8, by one lane, while the others fill arrays that do not need it. */
+DT_PHASE void dt_table_groups(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
+  int32_t groups = 0, open = 0;
+  if (!s->totals->fits || !dt_has_tiles(&plan->config) || plan->config.schedule < DT_SCHEDULE_WAVE) return;
+  if (team->warp != 0) return;
+  DT_FOR_LANES(lane) {
+    if (lane != 0) continue;
+    for (int32_t run = 0; run < plan->runs; run++) {
+      s->run_group[run] = groups;
+      s->run_cut[run] = INT32_MAX;
+      groups += dt_plan_by_experts(&plan->config) ? dt_table_cut_expert(plan, s, run, &open)
+                                                  : dt_table_cut_run(plan, s, run, &open);
+    }
+    s->totals->groups = groups + (open > 0);
+    if (plan->config.schedule == DT_SCHEDULE_ALTERNATE) dt_table_gates(plan, s);
+  }
+}
+
+DT_PHASE void dt_table_fill(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
+  dt_table_groups(plan, s, team);
+  dt_fill(plan, s, team);
+}
+
+/* L2 tasks before L1 task `number` of the unit. */
+DT_PHASE int32_t dt_table_l2_before(const dt_device_plan *plan, const dt_summary *s, const dt_unit_place *unit,
+                                    int32_t number) {
+  const int32_t columns_2 = plan->config.columns_2;
+  if (plan->config.schedule < DT_SCHEDULE_WAVE) return 0;
+  if (plan->config.schedule != DT_SCHEDULE_ALTERNATE) {
+    return columns_2 * dt_table_group_start(plan, s, dt_table_group_of(plan, s, unit) - plan->lead);
+  }
+  const int32_t run = dt_last_at_most(s->run_gate, plan->runs, number);
+  if (number < s->totals->warm_up || s->run_gate[run] > number) return 0;
+  int32_t low = 0, high = dt_table_last_unit(plan, s, run) + 1; /* the last unit whose gate is open */
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    if (dt_table_gate(plan, s, run, middle) <= number) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const dt_unit_place open = dt_table_unit(plan, s, run, low);
+  return dt_min32((open.first + open.bands) * columns_2, number - dt_table_peak_until(plan, s, run, low) + 1);
+}
+
+/* L1 tasks before L2 task `number` of the unit. */
+DT_PHASE int32_t dt_table_l1_before(const dt_device_plan *plan, const dt_summary *s, const dt_unit_place *unit,
+                                    int32_t number) {
+  const int32_t columns_1 = plan->config.columns_1, all = s->run_start[plan->runs] * columns_1;
+  if (plan->config.schedule < DT_SCHEDULE_WAVE) return all;
+  if (plan->config.schedule != DT_SCHEDULE_ALTERNATE) {
+    return columns_1 * dt_table_group_start(plan, s, dt_table_group_of(plan, s, unit) + plan->lead + 1);
+  }
+  return (int32_t)dt_min64(all, (int64_t)number +
+                                    dt_table_peak_until(plan, s, unit->run, dt_divide(plan->by_raster, unit->offset)));
+}
+
+/* Task `number` of L1 or L2. */
+DT_PHASE void dt_table_task(const dt_device_plan *plan, const dt_summary *s, dt_phase phase, int32_t number) {
+  const int32_t first = phase == DT_PHASE_L1;
+  const int32_t columns = first ? plan->config.columns_1 : plan->config.columns_2;
+  const int32_t position = dt_divide(first ? plan->by_columns_1 : plan->by_columns_2, number);
+  const dt_unit_place unit = dt_table_unit_at(plan, s, position);
+  const uint32_t in_unit = (uint32_t)(number - unit.first * columns);
+  const int32_t column = (int32_t)(in_unit / (uint32_t)unit.bands), b = (int32_t)in_unit - column * unit.bands;
+  const int32_t before =
+      first ? dt_table_l2_before(plan, s, &unit, number) : dt_table_l1_before(plan, s, &unit, number);
+  dt_task *tasks = &plan->arrays.tasks[s->totals->sizes.dispatch_tasks + plan->config.shared_blocks];
+  dt_task_set(&tasks[number + before], phase, dt_table_band(plan, s, &unit, b), column);
+}
+
+/* Phase 9, the last. */
+DT_PHASE void dt_table_tasks(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
+  if (!s->totals->fits || !dt_has_tiles(&plan->config)) return;
+  const int32_t bands = s->totals->sizes.band_count, all_1 = bands * plan->config.columns_1;
+  DT_FOR_ALL_ITEMS(i, team, all_1 + bands * plan->config.columns_2) {
+    if (i < all_1) {
+      dt_table_task(plan, s, DT_PHASE_L1, i);
+    } else {
+      dt_table_task(plan, s, DT_PHASE_L2, i - all_1);
+    }
+  }
+}
+
+/* The phases in order, with a barrier of the block between each two. The counts must be there before the second. */
+#define DT_PLAN_PHASES(PHASE)                                                                                          \
+  PHASE(dt_summary_begin)                                                                                              \
+  PHASE(dt_summary_load)                                                                                               \
+  PHASE(dt_summary_sources)                                                                                            \
+  PHASE(dt_summary_measure)                                                                                            \
+  PHASE(dt_summary_place)                                                                                              \
+  PHASE(dt_summary_lists)                                                                                              \
+  PHASE(dt_summary_runs)                                                                                               \
+  PHASE(dt_table_fill)                                                                                                 \
+  PHASE(dt_table_tasks)
+
+#endif
