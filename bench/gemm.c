@@ -21,12 +21,14 @@ static cudaStream_t stream;
 static int have_cublas;
 enum { READY_COUNTERS = 1 << 16 };
 static uint32_t *ready_counters;
+static uint64_t *row_target; /* two owners take turns, RUN rows each */
+enum { RUN = 100, TARGETS = 1 << 15 };
 
 typedef enum method { OURS, CUBLAS_DENSE, CUBLAS_GROUPED, CUBLAS_LOOP } method;
 typedef struct candidate {
   const char *name;
   method method;
-  int32_t tensor_stores, raster_bands, ready;
+  int32_t tensor_stores, raster_bands, ready, run; /* run: rows of an owner that stay together; 0: no owners */
 } candidate;
 
 typedef struct workspace {
@@ -54,6 +56,14 @@ static dt_cuda_gemm describe(const gemm_problem *p, const candidate *c) {
   gemm.tensor_stores = c->tensor_stores;
   gemm.raster_bands = c->raster_bands;
   gemm.ready = c->ready ? ready_counters : NULL;
+  if (c->run > 0) { /* two owners, each with half of the output */
+    gemm.row_target = row_target;
+    gemm.owners = 2;
+    for (int i = 0; i < 2; i++) {
+      gemm.owner_out[i] = p->out + i * (p->shape.rows / 2) * p->shape.n;
+      gemm.owner_rows[i] = p->shape.rows / 2; /* the last run's end may go nowhere */
+    }
+  }
   gemm.timeout_s = 3;
   return gemm;
 }
@@ -130,15 +140,16 @@ static void time_shape(const gemm_shape *s, const gemm_arena *arena, const candi
 }
 
 static int time_all(const gemm_shape *shapes, int count, const char *path) {
-  static const candidate all[] = {{"rows", OURS, 0, 0, 0},
-                                  {"rows, counters", OURS, 0, 0, 1},
-                                  {"copy engine", OURS, 1, 0, 0},
-                                  {"copy engine, counters", OURS, 1, 0, 1},
-                                  {"copy engine, units of 8", OURS, 1, 8, 0},
-                                  {"cublas dense", CUBLAS_DENSE, 0, 0, 0},
-                                  {"cublas grouped", CUBLAS_GROUPED, 0, 0, 0},
-                                  {"cublas loop", CUBLAS_LOOP, 0, 0, 0}};
-  const int own = 5, every = sizeof all / sizeof all[0];
+  static const candidate all[] = {{"rows", OURS, 0, 0, 0, 0},
+                                  {"rows, counters", OURS, 0, 0, 1, 0},
+                                  {"copy engine", OURS, 1, 0, 0, 0},
+                                  {"copy engine, counters", OURS, 1, 0, 1, 0},
+                                  {"two owners, runs of 100", OURS, 1, 0, 0, 100},
+                                  {"two owners, rows, runs of 100", OURS, 0, 0, 0, 100},
+                                  {"cublas dense", CUBLAS_DENSE, 0, 0, 0, 0},
+                                  {"cublas grouped", CUBLAS_GROUPED, 0, 0, 0, 0},
+                                  {"cublas loop", CUBLAS_LOOP, 0, 0, 0, 0}};
+  const int own = 6, every = sizeof all / sizeof all[0];
   FILE *json = fopen(path, "w");
   if (json == NULL) {
     perror(path);
@@ -167,6 +178,10 @@ int main(int argc, char **argv) {
   cuda_must(cudaSetDevice(0), "cudaSetDevice");
   cuda_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   cuda_must(cudaMalloc((void **)&ready_counters, READY_COUNTERS * sizeof *ready_counters), "cudaMalloc");
+  static uint64_t target[TARGETS];
+  for (uint64_t r = 0; r < TARGETS; r++) target[r] = (r / RUN % 2) << 32 | (r / RUN / 2 * RUN + r % RUN);
+  cuda_must(cudaMalloc((void **)&row_target, sizeof target), "cudaMalloc");
+  cuda_must(cudaMemcpy(row_target, target, sizeof target, cudaMemcpyHostToDevice), "cudaMemcpy");
   have_cublas = cublas_open(stream);
   if (!have_cublas) fprintf(stderr, "cuBLAS not found: timing ours alone\n");
   return !time_all(timed, sizeof timed / sizeof timed[0], argv[1]);

@@ -23,7 +23,8 @@ class Gemm(ctypes.Structure):
     """dt_cuda_gemm of draintile/gemm.h."""
     _fields_ = [("size", ctypes.c_size_t), ("a", ctypes.c_void_p), ("b", ctypes.c_void_p), ("out", ctypes.c_void_p),
                 ("counts", ctypes.c_void_p), ("experts", ctypes.c_int32), ("rows_max", ctypes.c_int64),
-                ("n", ctypes.c_int64), ("k", ctypes.c_int64), ("row_address", ctypes.c_void_p), ("ready", ctypes.c_void_p),
+                ("n", ctypes.c_int64), ("k", ctypes.c_int64), ("row_target", ctypes.c_void_p), ("owners", ctypes.c_int32), ("owner_out", ctypes.c_void_p * 8),
+                ("owner_rows", ctypes.c_int64 * 8), ("ready", ctypes.c_void_p),
                 ("raster_bands", ctypes.c_int32), ("tensor_stores", ctypes.c_int32), ("sms", ctypes.c_int32),
                 ("timeout_s", ctypes.c_double)]
 

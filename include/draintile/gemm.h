@@ -17,24 +17,31 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* All pointers are device memory, 16-byte aligned. n and k are multiples of 8. */
+#define DT_CUDA_OWNERS_MAX 8
+
+/* All pointers are memory that the device can reach, 16-byte aligned. n and k are multiples of 8. */
 typedef struct dt_cuda_gemm {
   size_t size;           /* sizeof, set by dt_cuda_gemm_init */
   const void *a;         /* [rows_max][k] */
   const void *b;         /* [experts][n][k]: output features by input features, as checkpoints store them */
-  void *out;             /* [rows_max][n]; rows past the last expert's are not written */
+  void *out;             /* [rows_max][n]; rows past the last expert's are not written. Unused with row_target */
   const int32_t *counts; /* [experts] rows of each expert */
   int32_t experts;       /* 1 to 4000 */
   int64_t rows_max;      /* rows that a and out hold; the counts must add up to no more */
   int64_t n, k;
-  const uint64_t *row_address; /* NULL, or [rows_max]: where each row goes instead of `out` (any memory the device can
-                                  write, 16-byte aligned; 0: nowhere) */
+  /* Direct stores: where each row goes instead of `out`. Row r goes to row row_target[r] & 0xffffffff of owner
+   * row_target[r] >> 32 (an owner that does not exist: nowhere), whose buffer may be another device's memory. */
+  const uint64_t *row_target; /* NULL, or [rows_max] */
+  int32_t owners;             /* with row_target: 1 to DT_CUDA_OWNERS_MAX */
+  void *owner_out[DT_CUDA_OWNERS_MAX];
+  int64_t owner_rows[DT_CUDA_OWNERS_MAX]; /* [owner_rows][n] */
   uint32_t *ready; /* NULL, or [bands], zeroed by the caller. A band is up to 128 rows of an expert; bands count on from
                       expert to expert. Each stored tile adds its rows times its columns in units of 128 to its band's
                       counter (release, this device): a band is complete at rows * 2 * ceil(n / 256). The order of tiles
                       is not specified */
   int32_t raster_bands;  /* bands of 128 rows that run column by column together; even; 0: 16 */
-  int32_t tensor_stores; /* 1: store by the copy engine (not with row_address) */
+  int32_t tensor_stores; /* 1 (default): 16 rows that stay together leave through the copy engine; 0: every row
+                            by 16-byte stores, as rows that do not stay together always do */
   int32_t sms;           /* multiprocessors to use; 0: all */
   double timeout_s;      /* of a wait inside the kernel, below 4,000; 0: 10 */
 } dt_cuda_gemm;

@@ -9,6 +9,7 @@
 void dt_cuda_gemm_init(dt_cuda_gemm *gemm) {
   memset(gemm, 0, sizeof *gemm);
   gemm->size = sizeof *gemm;
+  gemm->tensor_stores = 1;
 }
 
 static dt_status cuda_fail(cudaError_t error, const char *call) {
@@ -31,8 +32,12 @@ static dt_status check_shape(const dt_cuda_gemm *gemm) {
     return dt_fail(DT_ERR_ARGUMENT, "raster_bands: %d; an even number up to 65536, or 0, allowed", gemm->raster_bands);
   if (!(gemm->timeout_s >= 0 && gemm->timeout_s < 4000))
     return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", gemm->timeout_s);
-  if (gemm->tensor_stores && gemm->row_address != NULL)
-    return dt_fail(DT_ERR_ARGUMENT, "tensor_stores: %d; 0 allowed with row_address", gemm->tensor_stores);
+  if (gemm->row_target != NULL && (gemm->owners < 1 || gemm->owners > DT_CUDA_OWNERS_MAX))
+    return dt_fail(DT_ERR_ARGUMENT, "owners: %d; 1 to %d allowed", gemm->owners, DT_CUDA_OWNERS_MAX);
+  for (int32_t i = 0; gemm->row_target != NULL && i < gemm->owners; i++)
+    if (gemm->owner_rows[i] < 0 || gemm->owner_rows[i] > INT32_MAX / 2)
+      return dt_fail(DT_ERR_ARGUMENT, "owner_rows[%d]: %lld; 0 to %d allowed", i, (long long)gemm->owner_rows[i],
+                     INT32_MAX / 2);
   return DT_OK;
 }
 
@@ -62,15 +67,19 @@ static dt_status check_pointers(const dt_cuda_gemm *gemm, const void *workspace)
     int optional;
   } fields[] = {{"a", gemm->a, 16, 0},
                 {"b", gemm->b, 16, 0},
-                {"out", gemm->out, 16, gemm->row_address != NULL},
+                {"out", gemm->out, 16, gemm->row_target != NULL},
                 {"counts", gemm->counts, 4, 0},
-                {"row_address", gemm->row_address, 8, 1},
+                {"row_target", gemm->row_target, 8, 1},
                 {"ready", gemm->ready, 4, 1},
                 {"workspace", workspace, DT_TILE_TABLE_OFFSET, 0}};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
     if ((fields[i].pointer == NULL && !fields[i].optional) || (uintptr_t)fields[i].pointer % fields[i].alignment != 0)
       return dt_fail(DT_ERR_ARGUMENT, "%s: %p; a device pointer aligned to %zu allowed", fields[i].name,
                      fields[i].pointer, (size_t)fields[i].alignment);
+  for (int32_t i = 0; gemm->row_target != NULL && i < gemm->owners; i++)
+    if ((gemm->owner_out[i] == NULL && gemm->owner_rows[i] > 0) || (uintptr_t)gemm->owner_out[i] % 16 != 0)
+      return dt_fail(DT_ERR_ARGUMENT, "owner_out[%d]: %p; a device pointer aligned to 16 allowed", i,
+                     gemm->owner_out[i]);
   return DT_OK;
 }
 
@@ -117,12 +126,20 @@ static dt_status encode_maps(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
     return dt_fail(DT_ERR_UNSUPPORTED, "cuTensorMapEncodeTiled: not in this driver");
   encode_tiled_fn encode_tiled;
   memcpy(&encode_tiled, &found, sizeof found);
-  const int64_t rows = gemm->rows_max, n = gemm->n, k = gemm->k;
-  const tensor a = ragged("a", gemm->a, rows, k, 64), out = ragged("out", gemm->out, rows, n, 16);
+  const int64_t n = gemm->n, k = gemm->k;
+  const tensor a = ragged("a", gemm->a, gemm->rows_max, k, 64);
   const tensor b = {"b", gemm->b, {k, n, gemm->experts}, {k, n * k}, 128};
   dt_status status = encode(encode_tiled, &a, &params->a);
   if (status == DT_OK) status = encode(encode_tiled, &b, &params->b);
-  if (status == DT_OK && gemm->tensor_stores) status = encode(encode_tiled, &out, &params->out);
+  const int32_t owners = gemm->row_target ? gemm->owners : 1;
+  for (int32_t i = 0; status == DT_OK && i < owners; i++) {
+    const void *out = gemm->row_target ? gemm->owner_out[i] : gemm->out;
+    const int64_t rows = gemm->row_target ? gemm->owner_rows[i] : gemm->rows_max;
+    if (rows == 0) continue;
+    const tensor view = ragged("out", out, rows, n, 16);
+    params->owner_rows[i] = (uint8_t *)(uintptr_t)out;
+    status = encode(encode_tiled, &view, &params->owners[i]);
+  }
   return status;
 }
 
@@ -166,9 +183,9 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
                          .whole_columns = gemm->n % DT_TILE_N == 0};
   params.header = table.header;
   params.tasks = table.tasks;
-  params.out_rows = gemm->out;
-  params.out_row_bytes = 2 * gemm->n;
-  params.row_address = gemm->row_address;
+  params.row_target = gemm->row_target;
+  params.owners_count = gemm->row_target ? gemm->owners : 1;
+  params.row_bytes = 2 * gemm->n;
   params.ready = gemm->ready;
   params.timeout_us = (uint32_t)(1e6 * (gemm->timeout_s > 0 ? gemm->timeout_s : 10));
   params.columns = (int32_t)gemm->n;

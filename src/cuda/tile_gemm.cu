@@ -40,18 +40,28 @@ typedef struct dt_pending {
   uint32_t step;  /* next of the DT_STORE_STEPS */
 } dt_pending;
 
-/* Where a warp's slab goes. Row stores: lane l < 16 holds the address of row l at the tile's column, 0: nowhere. The
- * copy engine: coordinates into the ragged view of the output, the row within the box in the high half. */
-DT_DEVICE uint64_t dt_slab_target(const dt_tile_gemm &gemm, int32_t row, int32_t rows, int32_t column) {
+/* What the table says of this lane's row of a slab. Read early: the multiplications still under way hide it. */
+DT_DEVICE uint64_t dt_row_target(const dt_tile_gemm &gemm, int32_t row, int32_t rows) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
-  if (gemm.tensor_stores) {
-    const int32_t skip = 16 - min(rows, 16);
-    return (uint64_t)(uint32_t)skip << 32 | (uint32_t)(row + 16 - skip);
+  if (gemm.row_target == NULL) return (uint32_t)(row + lane);
+  return lane < rows && lane < 16 ? gemm.row_target[row + lane] : 0;
+}
+
+/* Where a warp's slab goes. If its rows lie one after the other at one owner: bit 63, the owner from bit 40, and the
+ * coordinates in the owner's ragged view, the row within the box from bit 32. Else lane l < 16 gets the address of row
+ * l at the tile's column, 0: nowhere. */
+DT_DEVICE uint64_t dt_slab_target(const dt_tile_gemm &gemm, uint64_t target, int32_t rows, int32_t column) {
+  const int32_t lane = (int32_t)(threadIdx.x % 32), last = min(rows, 16);
+  const uint64_t first = __shfl_sync(0xffffffffu, target, 0);
+  const bool together = __all_sync(0xffffffffu, lane >= last || target == first + (uint64_t)lane);
+  if (gemm.tensor_stores && together && first >> 32 < gemm.owners_count) {
+    const int32_t skip = 16 - last;
+    return (uint64_t)1 << 63 | (first >> 32) << 40 | (uint64_t)(uint32_t)skip << 32 |
+           (uint32_t)((int32_t)first + 16 - skip);
   }
-  if (lane >= rows) return 0;
-  uint64_t address = gemm.row_address ? gemm.row_address[row + lane]
-                                      : (uint64_t)gemm.out_rows + (uint64_t)(row + lane) * (uint64_t)gemm.out_row_bytes;
-  return address ? address + 2 * (uint64_t)column : 0;
+  if (lane >= last || target >> 32 >= gemm.owners_count) return 0;
+  return (uint64_t)gemm.owner_rows[target >> 32] + (target & 0xffffffffu) * (uint64_t)gemm.row_bytes +
+         2 * (uint64_t)column;
 }
 
 /* 64 columns of registers into a slab, two 8x8 matrices across and down at a time. */
@@ -84,16 +94,18 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
   const uint32_t lane = threadIdx.x % 32, step = pending.step;
   if (step > 0) {
     const uint32_t chunk = step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
-    if (gemm.tensor_stores) {
+    if ((int64_t)pending.to < 0) {
       dt_fence_async_shared();
       __syncwarp();
       if (lane == 0) {
-        dt_tensor_store_3d(&gemm.out, (pending.column & ~1) + 64 * (int32_t)chunk, (int32_t)(pending.to >> 32),
-                           (int32_t)pending.to, slab);
+        const uint32_t where = (uint32_t)(pending.to >> 32);
+        dt_tensor_store_3d(&gemm.owners[where >> 8 & (DT_TILE_OWNERS - 1)], (pending.column & ~1) + 64 * (int32_t)chunk,
+                           (int32_t)(where & 255), (int32_t)pending.to, slab);
         dt_bulk_commit();
         dt_bulk_wait_read<1>(); /* the other slab has been read */
       }
     } else {
+      if (lane == 0) dt_bulk_wait_read<0>();
       __syncwarp();
       dt_store_rows(gemm, pending, chunk, slab);
     }
@@ -209,7 +221,7 @@ DT_DEVICE void dt_tile_stored(const dt_tile_gemm &gemm, uint32_t shared, uint32_
   if (gemm.ready == NULL) return;
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
-    if (gemm.tensor_stores) dt_bulk_wait_all();
+    dt_bulk_wait_all();
     dt_barrier_arrive(dt_tile_done(shared, sequence));
   }
 }
@@ -267,17 +279,18 @@ template <bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, 
       dt_stage_release(shared, (c.step - 1) % DT_STAGES);
     }
   }
+  const int32_t rows = dt_tile_rows(shape) - slab_row;
+  const uint64_t target = dt_row_target(gemm, c.tile.row + slab_row, rows);
   if (c.sequence > 1) dt_tile_stored(gemm, shared, c.sequence - 2);
-  const int32_t rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column(shape);
-  c.pending.to = dt_slab_target(gemm, c.tile.row + slab_row, rows, column);
-  c.pending.column = column + (Narrow ? 1 : 0);
-  c.pending.step = rows > 0 ? 0 : DT_STORE_STEPS;
   c.tile = dt_next_tile(gemm, shared, c.sequence++, dt_cluster_rank());
   dt_mma_wait<0>();
   dt_mma_settle(d);
   dt_stage_release(shared, (c.step - 1) % DT_STAGES);
 #pragma unroll
   for (int i = 0; i < (Narrow ? 32 : 64); i++) c.pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
+  c.pending.to = dt_slab_target(gemm, target, rows, dt_tile_column(shape));
+  c.pending.column = dt_tile_column(shape) + (Narrow ? 1 : 0);
+  c.pending.step = rows > 0 ? 0 : DT_STORE_STEPS;
 }
 
 DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {

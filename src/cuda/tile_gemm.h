@@ -11,6 +11,7 @@ extern "C" {
 #endif
 
 enum {
+  DT_TILE_OWNERS = 8,
   DT_TILE_M = 128, /* rows of a band */
   DT_TILE_N = 256, /* columns of a tile */
   DT_TILE_K = 64,  /* depth of a stage: one 128-byte row of bf16 */
@@ -57,13 +58,15 @@ typedef enum dt_tile_error {
  * stride as the rows: element (z, y) is row z + y - h. A box of h rows that starts at (row + h - skip, skip) holds the
  * h - skip rows from `row` on; its other rows lie outside the view, so they load as zeros and are not stored. */
 typedef struct dt_tile_gemm {
-  CUtensorMap a, out; /* ragged views of [rows][K] and [rows][N], boxes of 64 and 16 rows by 64 columns */
-  CUtensorMap b;      /* [experts][N][K], boxes 128x64 */
+  CUtensorMap a;                      /* ragged view of [rows][K], boxes of 64 rows by 64 columns */
+  CUtensorMap b;                      /* [experts][N][K], boxes of 128 rows by 64 columns */
+  CUtensorMap owners[DT_TILE_OWNERS]; /* ragged views of each owner's [rows][N], boxes of 16 rows by 64 columns */
   dt_tile_header *header;
   const dt_tile_task *tasks;
-  uint8_t *out_rows;           /* row r of the output is at out_rows + r*out_row_bytes */
-  const uint64_t *row_address; /* if not NULL: the address of each row instead, 0: nowhere */
-  int64_t out_row_bytes;
+  uint8_t *owner_rows[DT_TILE_OWNERS]; /* row r of an owner is at owner_rows + r*row_bytes */
+  const uint64_t *row_target;          /* NULL: row r goes to row r of owner 0. Or for each row owner << 32 | its row */
+  int64_t row_bytes;
+  uint32_t owners_count;     /* rows of other owners go nowhere */
   uint32_t *ready;           /* NULL, or a counter a band: each tile adds its valid rows, once for each half of its
                                   columns, when they are stored */
   uint32_t timeout_us;       /* of any wait inside the kernel */

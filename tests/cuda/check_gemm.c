@@ -62,11 +62,10 @@ static void *workspace_for(const dt_cuda_gemm *gemm) {
 
 /* One variant on one problem, `times` times from poisoned outputs. Returns 1 if all is well. */
 static int check(const gemm_problem *p, const gemm_arena *arena, const variant *v, const uint16_t *expected,
-                 uint16_t *got, const uint64_t *addresses, int times) {
+                 uint16_t *got, int times) {
   const int64_t n = p->shape.n, rows = p->shape.rows;
   const size_t bytes = 2 * (size_t)((rows + GUARD_ROWS) * n);
   dt_cuda_gemm gemm = describe(p, v);
-  gemm.row_address = addresses;
   void *workspace = workspace_for(&gemm);
   int64_t wrong = 0, touched = 0;
   for (int i = 0; i < times; i++) {
@@ -75,22 +74,82 @@ static int check(const gemm_problem *p, const gemm_arena *arena, const variant *
     must(dt_cuda_gemm_check(workspace, stream), v->name);
     cuda_must(cudaMemcpy(got, p->out, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
     for (int64_t r = 0; r < rows && expected != NULL; r++) {
-      const uint16_t *mine = got + (addresses ? rows - 1 - r : r) * n;
+      const uint16_t *mine = got + r * n;
       if (memcmp(mine, expected + r * n, 2 * (size_t)n) == 0) continue;
       for (int64_t j = 0; j < n; j++) wrong += mine[j] != expected[r * n + j];
     }
     for (int64_t j = 0; j < GUARD_ROWS * n; j++) touched += got[rows * n + j] != 0xffff;
   }
   cudaFree(workspace);
-  const double error = addresses ? 0 : problem_error(p, arena, got, 40, 99);
+  const double error = problem_error(p, arena, got, 40, 99);
   /* Another order of summation (cuBLAS may split K) shows as a few last bits; those must stay as near to float64. */
   const int good = touched == 0 && error <= 4e-3 && (double)wrong <= 0.02 * (double)times * (double)(rows * n);
-  printf("%-4s rows %lld n %lld k %lld experts %d %s, %s%s: %lld of %lld differ from cuBLAS, %lld outside touched, "
+  printf("%-4s rows %lld n %lld k %lld experts %d %s, %s: %lld of %lld differ from cuBLAS, %lld outside touched, "
          "error %.2e\n",
          good ? "ok" : "FAIL", (long long)rows, (long long)n, (long long)p->shape.k, p->shape.experts,
-         gemm_sizes_name(p->shape.kind), v->name, addresses ? " by address, reversed" : "", (long long)wrong,
-         (long long)(times * rows * n), (long long)touched, error);
+         gemm_sizes_name(p->shape.kind), v->name, (long long)wrong, (long long)(times * rows * n), (long long)touched,
+         error);
   fflush(stdout);
+  return good;
+}
+
+/* Direct stores to three owners, who share the output's memory: the first thirds of their rows in order, the rest in
+ * runs of 1 to 40 rows that take turns; every 50th run goes nowhere. */
+static int check_owners(const gemm_problem *p, const uint16_t *expected, uint16_t *got, int tensor_stores) {
+  const int64_t n = p->shape.n, rows = p->shape.rows, third = (rows + 2) / 3;
+  uint64_t *target = malloc(8 * (size_t)rows), *on_device;
+  int64_t used[3] = {0, 0, 0}, last = 0, most[3];
+  most[0] = third < rows ? third : rows;
+  most[1] = third < rows - most[0] ? third : rows - most[0];
+  most[2] = rows - most[0] - most[1];
+  dt_random random = {77};
+  for (int64_t r = 0, run = 0; r < rows; run++) {
+    const int64_t length = run < 3 ? third / 3 + 1 : 1 + (int64_t)dt_random_below(&random, 40);
+    int64_t owner = run % 3;
+    for (int64_t i = 0; i < length && r < rows; i++, r++) {
+      while (used[owner] == most[owner]) owner = (owner + 1) % 3; /* full: the next */
+      target[r] = run % 50 == 49 ? (uint64_t)3 << 32 : (uint64_t)owner << 32 | (uint64_t)used[owner]++;
+      last = r;
+    }
+  }
+  const variant v = {"owners", tensor_stores, 0, 0};
+  dt_cuda_gemm gemm = describe(p, &v);
+  gemm.out = NULL;
+  gemm.owners = 3;
+  for (int o = 0; o < 3; o++) {
+    gemm.owner_out[o] = p->out + o * third * n;
+    gemm.owner_rows[o] = most[o];
+  }
+  cuda_must(cudaMalloc((void **)&on_device, 8 * (size_t)rows), "cudaMalloc");
+  cuda_must(cudaMemcpy(on_device, target, 8 * (size_t)rows, cudaMemcpyHostToDevice), "cudaMemcpy");
+  gemm.row_target = on_device;
+  void *workspace = workspace_for(&gemm);
+  const size_t bytes = 2 * (size_t)((rows + GUARD_ROWS) * n);
+  cuda_must(cudaMemset(p->out, 0xff, bytes), "cudaMemset");
+  must(dt_cuda_grouped_gemm(&gemm, workspace, stream), v.name);
+  must(dt_cuda_gemm_check(workspace, stream), v.name);
+  cuda_must(cudaMemcpy(got, p->out, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  int64_t wrong = 0, missing = 0, touched = 0;
+  uint8_t *written = calloc((size_t)rows, 1);
+  for (int64_t r = 0; r <= last; r++) {
+    if (target[r] >> 32 == 3) continue;
+    const int64_t at = (int64_t)(target[r] >> 32) * third + (int64_t)(target[r] & 0xffffffffu);
+    written[at] = 1;
+    for (int64_t j = 0; j < n && expected != NULL; j++) wrong += got[at * n + j] != expected[r * n + j];
+    for (int64_t j = 0; j < n; j++) missing += got[at * n + j] == 0xffff;
+  }
+  for (int64_t r = 0; r < rows + GUARD_ROWS; r++)
+    for (int64_t j = 0; (r >= rows || !written[r]) && j < n; j++) touched += got[r * n + j] != 0xffff;
+  free(written);
+  free(target);
+  cudaFree(on_device);
+  cudaFree(workspace);
+  const int good = touched == 0 && missing == 0 && (double)wrong <= 0.02 * (double)(rows * n);
+  printf("%-4s rows %lld n %lld k %lld experts %d %s, three owners, %s: %lld differ from cuBLAS, %lld missing, %lld "
+         "outside touched\n",
+         good ? "ok" : "FAIL", (long long)rows, (long long)n, (long long)p->shape.k, p->shape.experts,
+         gemm_sizes_name(p->shape.kind), tensor_stores ? "copy engine" : "rows", (long long)wrong, (long long)missing,
+         (long long)touched);
   return good;
 }
 
@@ -106,14 +165,9 @@ static int check_shape(const gemm_arena *arena, const gemm_shape *s, uint64_t se
   }
   const int big = (double)s->rows * (double)s->n * (double)s->k > 3e10;
   int good = 1;
-  for (int v = 0; v < (big ? 2 : 4); v++) good &= check(&p, arena, &variants[v], expected, got, NULL, big ? 1 : 3);
-  uint64_t *host = malloc(8 * (size_t)s->rows), *addresses;
-  for (int64_t r = 0; r < s->rows; r++) host[r] = (uint64_t)(uintptr_t)(p.out + (s->rows - 1 - r) * s->n);
-  cuda_must(cudaMalloc((void **)&addresses, 8 * (size_t)s->rows), "cudaMalloc");
-  cuda_must(cudaMemcpy(addresses, host, 8 * (size_t)s->rows, cudaMemcpyHostToDevice), "cudaMemcpy");
-  good &= check(&p, arena, &variants[0], expected, got, addresses, 1);
-  cudaFree(addresses);
-  free(host);
+  for (int v = 0; v < (big ? 2 : 4); v++) good &= check(&p, arena, &variants[v], expected, got, big ? 1 : 3);
+  good &= check_owners(&p, expected, got, 0);
+  good &= check_owners(&p, expected, got, 1);
   free(expected);
   free(got);
   problem_destroy(&p);

@@ -134,6 +134,15 @@ static void bad_arguments_are_named(void **state) {
   assert_int_equal(dt_cuda_grouped_gemm(&gemm, (void *)(uintptr_t)4096, NULL), DT_ERR_ARGUMENT);
   assert_int_equal(strncmp(dt_error_detail(), "b:", 2), 0);
   gemm = valid();
+  gemm.row_target = (const uint64_t *)(uintptr_t)4096;
+  refused(&gemm, "owners");
+  gemm.owners = 2;
+  gemm.owner_rows[1] = -1;
+  refused(&gemm, "owner_rows[1]");
+  gemm.owner_rows[1] = 5;
+  assert_int_equal(dt_cuda_grouped_gemm(&gemm, (void *)(uintptr_t)4096, NULL), DT_ERR_ARGUMENT);
+  assert_int_equal(strncmp(dt_error_detail(), "owner_out[1]:", 13), 0);
+  gemm = valid();
   assert_int_equal(dt_cuda_grouped_gemm(&gemm, NULL, NULL), DT_ERR_ARGUMENT);
   assert_int_equal(strncmp(dt_error_detail(), "workspace:", 10), 0);
 }
