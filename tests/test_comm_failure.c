@@ -482,12 +482,52 @@ static void test_sparse(void **state) {
   for (int shm = 0; shm < 2; shm++) assert_int_equal(run_ranks(shm, 2, NULL, sparse_body, NULL), 0);
 }
 
+/* A link that would need longer than a wait may last: an error at once on every rank, however absurd the figures. */
+static int slow_link_body(dt_comm *comm, void *argument) {
+  (void)argument;
+  static char data[4096];
+  dt_window *window = NULL;
+  uint64_t visible_ns = 0;
+  double start = now_s();
+  dt_status status = dt_comm_alloc(comm, 8192, &window);
+  if (!status && dt_comm_rank(comm) == 0) {
+    dt_put put = {.window = window, .peer = 1, .offset = 4096, .src = data, .row_bytes = sizeof data, .rows = 1};
+    for (int i = 0; i < 8 && !status; i++) status = dt_comm_put(comm, &put, &visible_ns);
+    if (!status) status = dt_comm_signal(comm, window, 1, 64, 1, visible_ns);
+    if (!status) status = dt_comm_barrier(comm, "combine");
+  } else if (!status) {
+    dt_wait wait = {.phase = "L1", .counter = "arrival of band", .index = 0, .peer = 0};
+    status = dt_comm_wait(comm, window, 64, 1, &wait);
+  }
+  EXPECT(status == DT_ERR_TIMEOUT || status == DT_ERR_PEER);
+  EXPECT(strstr(dt_error_detail(), "paced link: needs") != NULL);
+  EXPECT(now_s() - start < 3.0);
+  return 0;
+}
+
+static void test_slow_link(void **state) {
+  (void)state;
+  const double links[][3] = {{1e3, 1e6, 0.0},      {1e3, 1.0, 0.0},   {1e9, 1e6, 10.0},   {1e-300, 1e6, 0.0},
+                             {1e-300, 1e300, 0.0}, {1e9, 1e6, 1e300}, {1e-3, 1e-3, 1e300}};
+  for (size_t i = 0; i < sizeof links / sizeof links[0]; i++) {
+    for (int shm = 0; shm < 2; shm++) {
+      dt_comm_config config;
+      dt_comm_config_init(&config);
+      config.link_bytes_per_s = links[i][0];
+      config.link_capacity_bytes = links[i][1];
+      config.link_latency_s = links[i][2];
+      config.timeout_s = config.entry_timeout_s = 1.0;
+      assert_int_equal(run_ranks(shm, 2, &config, slow_link_body, NULL), 0);
+    }
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_killed), cmocka_unit_test(test_stopped),         cmocka_unit_test(test_paused_together),
-      cmocka_unit_test(test_late),   cmocka_unit_test(test_behind),          cmocka_unit_test(test_aborted),
-      cmocka_unit_test(test_left),   cmocka_unit_test(test_create),          cmocka_unit_test(test_leaks),
-      cmocka_unit_test(test_sparse), cmocka_unit_test(test_killed_anywhere),
+      cmocka_unit_test(test_killed),    cmocka_unit_test(test_stopped), cmocka_unit_test(test_paused_together),
+      cmocka_unit_test(test_late),      cmocka_unit_test(test_behind),  cmocka_unit_test(test_aborted),
+      cmocka_unit_test(test_left),      cmocka_unit_test(test_create),  cmocka_unit_test(test_leaks),
+      cmocka_unit_test(test_slow_link), cmocka_unit_test(test_sparse),  cmocka_unit_test(test_killed_anywhere),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,9 +56,14 @@ static dt_status expire(dt_comm *comm, const dt_wait *wait, uint32_t epoch, uint
   return dt_fail(DT_ERR_TIMEOUT, "%s", text);
 }
 
+/* 0: no bound. */
+static double timeout_of(const dt_comm *comm, const dt_wait *wait) {
+  return wait->entry ? comm->config.entry_timeout_s : comm->config.timeout_s;
+}
+
 /* Bounded: by the time-out, or (entry time-out 0) by the lives of the peers. */
 static dt_status park(dt_comm *comm, dt_counter *counter, uint32_t target, const dt_wait *wait, uint32_t epoch) {
-  double timeout_s = wait->entry ? comm->config.entry_timeout_s : comm->config.timeout_s;
+  double timeout_s = timeout_of(comm, wait);
   uint64_t start = dt_now_ns(), now = start, checked = start;
   uint64_t deadline = timeout_s > 0.0 && timeout_s < 1e9 ? start + (uint64_t)(timeout_s * 1e9) : UINT64_MAX;
   uint32_t seen = 0;
@@ -101,7 +106,7 @@ dt_status dt_counter_wait(dt_comm *comm, dt_counter *counter, uint32_t target, c
     if (status) return status;
   }
   uint64_t visible_ns = __atomic_load_n(&counter->visible_ns, __ATOMIC_RELAXED);
-  return visible_ns ? dt_host_sleep_until(comm, visible_ns) : DT_OK;
+  return visible_ns ? dt_host_sleep_until(comm, visible_ns, timeout_of(comm, wait)) : DT_OK;
 }
 
 dt_status dt_host_signal(dt_comm *comm, dt_window *window, int32_t peer, size_t offset, uint32_t value,
@@ -132,7 +137,8 @@ dt_status dt_host_barrier(dt_comm *comm, const char *phase) {
   dt_counter *arrivals = &host->controls[comm->rank]->arrivals[epoch & 1];
   dt_wait wait = {.phase = phase, .counter = "arrivals at barrier", .index = epoch, .peer = -1, .entry = 1};
   dt_status status = dt_counter_wait(comm, arrivals, (uint32_t)comm->ranks - 1, &wait, epoch);
-  if (!status && visible_ns) status = dt_host_sleep_until(comm, visible_ns); /* own puts, so that all leave together */
+  if (!status && visible_ns) /* own puts, so that all leave together */
+    status = dt_host_sleep_until(comm, visible_ns, timeout_of(comm, &wait));
   if (status) return status;
   __atomic_store_n(&arrivals->visible_ns, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&arrivals->value, 0, __ATOMIC_RELAXED);

@@ -178,8 +178,13 @@ static dt_status open_peers(dt_comm *comm, const hello *hellos) {
     if (state->host.pidfds[p] < 0 && errno != ESRCH) {
       return dt_fail(DT_ERR_SYSTEM, "pidfd_open of rank %d: %s", p, strerror(errno));
     }
+    errno = 0;
     int lives = state->host.pidfds[p] >= 0 && !dt_process_died(state->host.pidfds[p]) &&
                 dt_process_state(hellos[p].pid, &start) && start == hellos[p].start;
+    if (!lives && (errno == EMFILE || errno == ENFILE)) {
+      return dt_fail(DT_ERR_SYSTEM, "file descriptors: none is left to look at rank %d; raise the limit (ulimit -n)",
+                     p);
+    }
     if (lives || used + 1 >= sizeof dead) continue;
     int wrote = snprintf(dead + used, sizeof dead - used, "%srank %d", used ? ", " : "", p);
     used += wrote > 0 ? (size_t)wrote : 0;

@@ -25,6 +25,7 @@ typedef struct exchange_message {
 
 typedef struct exchange {
   uint64_t unsent, missing; /* peers, a bit each */
+  uint64_t lost;            /* a descriptor was sent and did not arrive: this process has no room for it */
   int *fds;
   size_t *bytes;
   int32_t statuses[DT_MAX_RANKS];
@@ -124,7 +125,8 @@ static void receive_all(const dt_comm *comm, const shm_state *state, exchange *a
     all->missing &= ~((uint64_t)1 << message.rank);
     all->fds[message.rank] = fd;
     all->bytes[message.rank] = message.bytes;
-    all->statuses[message.rank] = message.status ? message.status : fd < 0 ? DT_ERR_SYSTEM : DT_OK;
+    all->statuses[message.rank] = message.status;
+    if (!message.status && fd < 0) all->lost |= (uint64_t)1 << message.rank;
   }
 }
 
@@ -206,6 +208,10 @@ dt_status dt_shm_exchange_fd(dt_comm *comm, int fd, dt_status own_status, size_t
                        dt_status_text((dt_status)all.statuses[p]));
     }
   }
+  if (!status && all.lost)
+    status =
+        dt_fail(DT_ERR_SYSTEM, "file descriptors: none is left for the memory of rank %d; raise the limit (ulimit -n)",
+                __builtin_ctzll(all.lost));
   if (status) {
     for (int32_t p = 0; p < comm->ranks; p++) {
       if (fds[p] >= 0) close(fds[p]);
