@@ -122,6 +122,7 @@ static dt_ulysses random_shape(dt_random *random) {
   if (dt_random_below(random, 2)) u.text_tokens = (int64_t)dt_random_below(random, (uint64_t)shorter + 1);
   u.text_replicated = (int32_t)dt_random_below(random, 2);
   u.tile_rows = 1 + (int32_t)dt_random_below(random, 200);
+  u.own_lag = (int32_t)(dt_random_below(random, 4) * dt_random_below(random, 20));
   assert_int_equal(dt_ulysses_init(&u), DT_OK);
   return u;
 }
@@ -175,17 +176,25 @@ static void check_send_order(const dt_ulysses *u, int32_t rank) {
 
 /* Every row of every head in one tile, whose destination is the rank that owns all of its rows. */
 static void check_tiles(const dt_ulysses *u, int32_t rank) {
-  int64_t count = dt_ulysses_tiles(u, rank, NULL), own_from = count;
+  int64_t count = dt_ulysses_tiles(u, rank, NULL);
+  int32_t remote_head = 0, own_head = 0;
   int32_t heads = dt_ulysses_head_count(u, rank);
   dt_ulysses_tile *tiles = calloc((size_t)count + 1, sizeof(*tiles));
   unsigned char *seen = calloc((size_t)(heads * u->tokens) + 1, 1);
+  int64_t own_last[40], remote_last[40]; /* tiles of each head; -1: none */
+  for (int32_t head = 0; head < heads; head++) own_last[head] = remote_last[head] = -1;
   assert_int_equal(dt_ulysses_tiles(u, rank, tiles), count);
   for (int64_t i = 0; i < count; i++) {
     const dt_ulysses_tile *tile = &tiles[i];
     assert_in_range(tile->rows, 1, u->tile_rows);
     assert_in_range(tile->head, 0, heads - 1);
-    if (tile->owner == rank && own_from == count) own_from = i;
-    assert_true(i < own_from || tile->owner == rank); /* remote ones first */
+    int32_t *last = tile->owner == rank ? &own_head : &remote_head;
+    assert_true(tile->head >= *last); /* head by head */
+    *last = tile->head;
+    if (tile->owner == rank)
+      own_last[tile->head] = i;
+    else
+      remote_last[tile->head] = i;
     int inside = 0;
     for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
       dt_ulysses_run run = dt_ulysses_owned(u, u->tokens, tile->owner, part);
@@ -196,6 +205,12 @@ static void check_tiles(const dt_ulysses *u, int32_t rank) {
     for (int32_t r = 0; r < tile->rows; r++) seen[tile->head * u->tokens + tile->row + r]++;
   }
   for (int64_t i = 0; i < heads * u->tokens; i++) assert_int_equal(seen[i], 1);
+  /* Before the own tiles of a head come the remote ones of the heads up to own_lag further, and no others. */
+  for (int32_t head = 0; head < heads; head++)
+    for (int32_t other = 0; other < heads; other++) {
+      if (own_last[head] < 0 || remote_last[other] < 0) continue;
+      assert_int_equal(remote_last[other] < own_last[head], other <= head + u->own_lag);
+    }
   free(seen);
   free(tiles);
 }

@@ -62,6 +62,7 @@ static problem random_problem(dt_random *random) {
   p.config.schedule = (dt_attention_schedule)(dt_random_below(random, 4) > 0);
   p.config.overlap_in = dt_random_below(random, 4) > 0;
   p.config.tile_rows = 1 + (int32_t)dt_random_below(random, 40);
+  p.config.own_lag = (int32_t)dt_random_below(random, 5);
   p.config.workers = 1 + (int32_t)dt_random_below(random, 3);
   p.config.consumers = (int32_t)dt_random_below(random, 3);
   p.config.delay_seed = dt_random_u64(random) | 1;

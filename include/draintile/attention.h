@@ -56,6 +56,7 @@ typedef struct dt_attention_config {
   dt_attention_schedule schedule;
   int32_t overlap_in;  /* piggyback: 1, as initialized: the first heads compute while later ones arrive */
   int32_t tile_rows;   /* rows of q in a tile, at most */
+  int32_t own_lag;     /* heads by which the tiles of own rows of a head follow its remote ones; 0, as initialized */
   int32_t workers;     /* threads of this rank that compute */
   int32_t consumers;   /* threads of this rank that carry q, k, v; 0: the workers do it first */
   uint64_t delay_seed; /* testing: nonzero injects random delays in every thread */

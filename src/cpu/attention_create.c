@@ -44,6 +44,7 @@ static dt_status agree_on_config(dt_comm *comm, const dt_attention_config *confi
       {"schedule", (int64_t)config->schedule},
       {"overlap_in", config->overlap_in},
       {"tile_rows", config->tile_rows},
+      {"own_lag", config->own_lag},
       /* these may differ, but all ranks must accept their own */
       {"workers (1 to 1024)", config->workers >= 1 && config->workers <= 1024},
       {"consumers (0 to 1024)", config->consumers >= 0 && config->consumers <= 1024},
@@ -82,7 +83,8 @@ static dt_status lay_out(const dt_attention_config *config, int32_t ranks, dt_ul
                     .text_tokens = config->text_tokens,
                     .text_replicated = config->text == DT_ATTENTION_TEXT_REPLICATED,
                     .causal = config->causal,
-                    .tile_rows = config->tile_rows};
+                    .tile_rows = config->tile_rows,
+                    .own_lag = config->own_lag};
   return dt_ulysses_init(u);
 }
 

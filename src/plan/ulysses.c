@@ -44,6 +44,8 @@ static dt_status check_rows(const dt_ulysses *u) {
                      (long long)fields[i].most);
   if (u->tile_rows < 1 || u->tile_rows > 4096)
     return dt_fail(DT_ERR_ARGUMENT, "tile_rows: %d; allowed: 1 to 4096", u->tile_rows);
+  if (u->own_lag < 0 || u->own_lag > 65536)
+    return dt_fail(DT_ERR_ARGUMENT, "own_lag: %d; allowed: 0 to 65536", u->own_lag);
   return DT_OK;
 }
 
@@ -104,8 +106,10 @@ static void add_tiles(const dt_ulysses *u, int32_t head, int32_t owner, dt_ulyss
 int64_t dt_ulysses_tiles(const dt_ulysses *u, int32_t rank, dt_ulysses_tile *tiles) {
   int64_t count = 0;
   int32_t heads = dt_ulysses_head_count(u, rank);
-  for (int32_t head = 0; head < heads; head++)
-    for (int32_t i = 1; i < u->ranks; i++) add_tiles(u, head, (rank + i) % u->ranks, tiles, &count);
-  for (int32_t head = 0; head < heads; head++) add_tiles(u, head, rank, tiles, &count);
+  for (int64_t step = 0; step < (int64_t)heads + u->own_lag; step++) {
+    for (int32_t i = 1; step < heads && i < u->ranks; i++)
+      add_tiles(u, (int32_t)step, (rank + i) % u->ranks, tiles, &count);
+    if (step >= u->own_lag) add_tiles(u, (int32_t)(step - u->own_lag), rank, tiles, &count);
+  }
   return count;
 }

@@ -10,8 +10,9 @@
  * key heads are needed on two ranks (dt_ulysses_heads).
  *
  * Tiles (X-Stage, arXiv 2607.23264; seeds: section 1.5): at most tile_rows rows of one run of one owner and one head,
- * so that a tile has one destination. Remote tiles of all heads first, head by head, owners r+1, ..., r+W-1; then own
- * ones: the last remote tile drains behind own tiles, and in both halves the first heads need no later arrival.
+ * so that a tile has one destination. Head by head, so that the first heads need no later arrival: the remote tiles, of
+ * owners r+1, ..., r+W-1, then, own_lag heads later, this rank's own. What is stored last then drains behind own tiles.
+ * With own_lag 0 stores spread over the whole run, beside the way in; from `heads` on all remote tiles come first.
  */
 #ifndef DT_PLAN_ULYSSES_H
 #define DT_PLAN_ULYSSES_H
@@ -32,6 +33,7 @@ typedef struct dt_ulysses {
   int64_t tokens, kv_tokens, text_tokens;
   int32_t text_replicated, causal;
   int32_t tile_rows;
+  int32_t own_lag;                          /* heads by which the own tiles of a head follow its remote ones */
   int32_t head_first[DT_ULYSSES_RANKS + 1]; /* by dt_ulysses_heads; [ranks] is heads */
 } dt_ulysses;
 

@@ -184,6 +184,7 @@ static json_t *setting_json(const attention_job *job) {
   json_object_set_new(setting, "scale", json_figure(isnan(c->scale) ? 1 / sqrt(c->head_dim) : c->scale));
   json_object_set_new(setting, "overlap_in", json_boolean(c->overlap_in));
   json_object_set_new(setting, "tile_rows", json_integer(c->tile_rows));
+  json_object_set_new(setting, "own_lag", json_integer(c->own_lag));
   json_object_set_new(setting, "link_bytes_per_s", json_figure(job->comm.link_bytes_per_s));
   json_object_set_new(setting, "link_capacity_bytes", json_figure(job->comm.link_capacity_bytes));
   json_object_set_new(setting, "link_latency_s", json_figure(job->comm.link_latency_s));

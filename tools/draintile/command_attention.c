@@ -41,6 +41,7 @@ static int read_config(attention_job *job) {
   config->workers = (int32_t)args_int(args, "workers");
   config->consumers = (int32_t)args_int(args, "consumers");
   config->tile_rows = (int32_t)args_int(args, "tile-rows");
+  config->own_lag = (int32_t)args_int(args, "own-lag");
   config->text = (dt_attention_text)args_choice(args, "text");
   config->delay_max_us = (int32_t)(args_number(args, "delay") * 1e6);
   config->delay_seed = config->delay_max_us ? (uint64_t)args_int(args, "delay-seed") + 1 : 0;
@@ -208,6 +209,7 @@ static const arg_option options[] = {
     OPT_INT("workers", "N", "1", 1, 1024, "computing threads of a rank"),
     OPT_INT("consumers", "N", "1", 0, 1024, "threads of a rank that carry q, k and v"),
     OPT_INT("tile-rows", "M", "128", 1, 4096, "rows of q in a tile, at most"),
+    OPT_INT("own-lag", "N", "0", 0, 65536, "heads by which the tiles of own rows of a head follow its remote ones"),
     OPTIONS_WAITS,
     OPT_TEXT("trace", "FILE", NULL, "write the last repeat of every schedule as Chrome/Perfetto JSON"),
     OPTION_JSON,
