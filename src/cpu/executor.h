@@ -90,9 +90,9 @@ typedef struct dt_thread {
   dt_a_panel a[DT_A_PANELS];
   int32_t a_count, a_next;
   dt_b_panel b[3];   /* gate, up, down */
-  float *gate, *up;  /* [tile_m][tile_n]; gate also takes L2's tile */
+  float *gate, *up;  /* [tile_n][tile_m]; L2: its tile, and the same in rows */
   void *rounded;     /* [tile_m][tile_n] of dtype */
-  float *shared_act; /* [block][I_s] */
+  float *shared_act; /* [I_s][block] */
   float *row_block;  /* [block][H]: shared experts' input, and the reduction's sums */
 } dt_thread;
 
@@ -109,7 +109,7 @@ struct dt_moe {
   dt_window *dispatch, *combine, *counters, *counts_window;
   size_t counter_base[DT_COUNTER_KINDS], bank_bytes; /* offsets inside a bank */
   size_t slot_bytes;                                 /* of one source's counts */
-  float *act;                                        /* [memory_rows][I] */
+  float *act;                                        /* [I][rows] of each band, at band.row * I */
   unsigned char *y;                                  /* [memory_rows][H] dtype: signal and serial */
   float *shared_out;                                 /* [max_tokens][H] */
   int32_t *row_of_slot, *slot_of_row, *token_of_row; /* [max_tokens*top_k] */

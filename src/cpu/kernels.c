@@ -40,19 +40,30 @@ void dt_gemm_nt(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_strid
 #endif
 }
 
-void dt_gemm_nn_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
-                    float *c, int64_t c_stride) {
+static void gemm_nn(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                    float beta, float *c, int64_t c_stride) {
   if (m <= 0 || n <= 0 || k <= 0) return;
 #if defined(__SANITIZE_THREAD__)
   for (int64_t i = 0; i < m; i++) {
+    for (int64_t j = 0; j < n && beta == 0; j++) c[i * c_stride + j] = 0;
     for (int64_t p = 0; p < k; p++) {
       for (int64_t j = 0; j < n; j++) c[i * c_stride + j] += a[i * a_stride + p] * b[p * b_stride + j];
     }
   }
 #else
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a, (int)a_stride, b,
-              (int)b_stride, 1.0f, c, (int)c_stride);
+              (int)b_stride, beta, c, (int)c_stride);
 #endif
+}
+
+void dt_gemm_nn(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                float *c, int64_t c_stride) {
+  gemm_nn(m, n, k, a, a_stride, b, b_stride, 0.0f, c, c_stride);
+}
+
+void dt_gemm_nn_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                    float *c, int64_t c_stride) {
+  gemm_nn(m, n, k, a, a_stride, b, b_stride, 1.0f, c, c_stride);
 }
 
 DT_INLINE float float_of_bits(uint32_t bits) {
@@ -198,14 +209,14 @@ void dt_glu_row(const dt_glu *glu, const float *gate, const float *up, int64_t c
   for (int64_t i = 0; i < count; i += CHUNK) {
     int64_t n = count - i < CHUNK ? count - i : CHUNK;
     const float *g = gate + i, *u = up + i;
-    if (glu->gate_bias) {
+    if (glu->gate_bias != 0) {
       memcpy(gate_chunk, g, (size_t)n * sizeof(float));
-      dt_add_row(gate_chunk, glu->gate_bias + i, n);
+      dt_offset_row(gate_chunk, n, glu->gate_bias);
       g = gate_chunk;
     }
-    if (glu->up_bias) {
+    if (glu->up_bias != 0) {
       memcpy(up_chunk, u, (size_t)n * sizeof(float));
-      dt_add_row(up_chunk, glu->up_bias + i, n);
+      dt_offset_row(up_chunk, n, glu->up_bias);
       u = up_chunk;
     }
     if (glu->activation == DT_ACTIVATION_SILU)
@@ -262,6 +273,53 @@ DT_VECTOR void dt_scale_row(float *row, int64_t count, float scale) {
 
 DT_VECTOR void dt_add_row(float *restrict row, const float *restrict bias, int64_t count) {
   for (int64_t i = 0; i < count; i++) row[i] += bias[i];
+}
+
+DT_VECTOR void dt_offset_row(float *row, int64_t count, float offset) {
+  for (int64_t i = 0; i < count; i++) row[i] += offset;
+}
+
+typedef float vector8 __attribute__((vector_size(32)));
+
+#define LOW(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
+#define HIGH(a, b) __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#define LEFT(a, b) __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
+#define RIGHT(a, b) __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
+#define FRONT(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11)
+#define BACK(a, b) __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
+
+DT_INLINE void transpose8(const float *src, int64_t src_stride, float *dst, int64_t dst_stride) {
+  vector8 r[8], pairs[8], quads[8], out;
+  for (int i = 0; i < 8; i++) memcpy(&r[i], src + i * src_stride, sizeof(r[i]));
+  for (int i = 0; i < 4; i++) {
+    pairs[2 * i] = LOW(r[2 * i], r[2 * i + 1]);
+    pairs[2 * i + 1] = HIGH(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 2; i++) {
+    quads[4 * i] = LEFT(pairs[4 * i], pairs[4 * i + 2]);
+    quads[4 * i + 1] = RIGHT(pairs[4 * i], pairs[4 * i + 2]);
+    quads[4 * i + 2] = LEFT(pairs[4 * i + 1], pairs[4 * i + 3]);
+    quads[4 * i + 3] = RIGHT(pairs[4 * i + 1], pairs[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; i++) {
+    out = FRONT(quads[i], quads[i + 4]);
+    memcpy(dst + i * dst_stride, &out, sizeof(out));
+    out = BACK(quads[i], quads[i + 4]);
+    memcpy(dst + (i + 4) * dst_stride, &out, sizeof(out));
+  }
+}
+
+DT_VECTOR void dt_transpose(const float *src, int64_t n, int64_t m, float *dst, int64_t dst_stride) {
+  int64_t n8 = n / 8 * 8, m8 = m / 8 * 8;
+  for (int64_t i = 0; i < m8; i += 8) {
+    for (int64_t j = 0; j < n8; j += 8) transpose8(src + j * m + i, m, dst + i * dst_stride + j, dst_stride);
+    for (int64_t j = n8; j < n; j++) {
+      for (int64_t k = i; k < i + 8; k++) dst[k * dst_stride + j] = src[j * m + k];
+    }
+  }
+  for (int64_t i = m8; i < m; i++) {
+    for (int64_t j = 0; j < n; j++) dst[i * dst_stride + j] = src[j * m + i];
+  }
 }
 
 float dt_sigmoid_dot(const float *a, const float *b, int64_t count) {

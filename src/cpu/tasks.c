@@ -9,14 +9,6 @@ bool dt_schedule_stores_direct(dt_schedule schedule) {
   return schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL;
 }
 
-static dt_glu glu_of(const dt_moe *moe, const dt_expert *expert, int64_t first_column) {
-  return (dt_glu){.activation = moe->weights->activation,
-                  .alpha = moe->weights->activation_alpha,
-                  .limit = moe->weights->activation_limit,
-                  .gate_bias = expert->gate_bias ? expert->gate_bias + first_column : NULL,
-                  .up_bias = expert->up_bias ? expert->up_bias + first_column : NULL};
-}
-
 /* Columns [*first, *first + result) of the tile. */
 static int64_t tile_columns(const dt_moe *moe, int32_t column, int64_t width, int64_t *first) {
   *first = (int64_t)column * moe->config.tile_n;
@@ -35,21 +27,44 @@ static int32_t awaited_rank(const dt_moe *moe, const dt_band *band) {
   return peer;
 }
 
-/* gate and up of `rows` rows of a into act, for `columns` columns of the expert from `first`. */
+/* A tile is computed as W * A^T, transposed: [columns][rows]. OpenBLAS packs its operands at every call, and packs the
+ * weights, the larger of the two here, cheaper on the left (measured: docs/cpu.md). */
 static void gate_up(dt_thread *thread, const dt_expert *expert, const float *a, int64_t a_stride, int64_t rows,
                     int64_t first, int64_t columns) {
   int64_t gate_stride, up_stride, hidden = thread->moe->hidden;
   const float *gate = dt_panel_b(thread, 0, &expert->gate, first, columns, &gate_stride);
-  dt_gemm_nt(rows, columns, hidden, a, a_stride, gate, gate_stride, thread->gate, columns);
+  dt_gemm_nt(columns, rows, hidden, gate, gate_stride, a, a_stride, thread->gate, rows);
   const float *up = dt_panel_b(thread, 1, &expert->up, first, columns, &up_stride);
-  dt_gemm_nt(rows, columns, hidden, a, a_stride, up, up_stride, thread->up, columns);
+  dt_gemm_nt(columns, rows, hidden, up, up_stride, a, a_stride, thread->up, rows);
 }
 
+/* act: [I][rows], transposed as the tiles are, so that a tile's share is one piece. */
 static void apply_glu(dt_thread *thread, const dt_expert *expert, int64_t rows, int64_t first, int64_t columns,
-                      float *act, int64_t act_stride) {
-  dt_glu glu = glu_of(thread->moe, expert, first);
-  for (int64_t i = 0; i < rows; i++)
-    dt_glu_row(&glu, thread->gate + i * columns, thread->up + i * columns, columns, act + i * act_stride + first);
+                      float *act) {
+  const dt_moe_weights *weights = thread->moe->weights;
+  dt_glu glu = {
+      .activation = weights->activation, .alpha = weights->activation_alpha, .limit = weights->activation_limit};
+  act += first * rows;
+  if (!expert->gate_bias && !expert->up_bias) {
+    dt_glu_row(&glu, thread->gate, thread->up, columns * rows, act);
+    return;
+  }
+  for (int64_t j = 0; j < columns; j++) {
+    glu.gate_bias = expert->gate_bias ? expert->gate_bias[first + j] : 0;
+    glu.up_bias = expert->up_bias ? expert->up_bias[first + j] : 0;
+    dt_glu_row(&glu, thread->gate + j * rows, thread->up + j * rows, rows, act + j * rows);
+  }
+}
+
+/* Columns [first, first + columns) of act * down^T + bias, turned back into rows. */
+static void down(dt_thread *thread, const dt_expert *expert, const float *act, int64_t inner, int64_t rows,
+                 int64_t first, int64_t columns, float *to, int64_t to_stride) {
+  int64_t stride;
+  const float *b = dt_panel_b(thread, 2, &expert->down, first, columns, &stride);
+  dt_gemm_nn(columns, rows, inner, b, stride, act, rows, thread->gate, rows);
+  for (int64_t j = 0; j < columns && expert->down_bias; j++)
+    dt_offset_row(thread->gate + j * rows, rows, expert->down_bias[first + j]);
+  dt_transpose(thread->gate, columns, rows, to, to_stride);
 }
 
 static dt_status run_l1(dt_thread *thread, const dt_task *task) {
@@ -69,7 +84,7 @@ static dt_status run_l1(dt_thread *thread, const dt_task *task) {
     if (status) return status;
   }
   dt_delay(thread);
-  apply_glu(thread, expert, band->rows, first, columns, moe->act + band->row * moe->intermediate, moe->intermediate);
+  apply_glu(thread, expert, band->rows, first, columns, moe->act + band->row * moe->intermediate);
   return moe->config.publish_early ? DT_OK : dt_bank_add(thread, DT_COUNTER_TILES_1, task->index, 1);
 }
 
@@ -109,7 +124,7 @@ static dt_status store_parts(dt_thread *thread, const dt_task *task, const dt_ba
   unsigned char *own = dt_window_local(moe->combine);
   for (int32_t i = 0; i < band->parts; i++) {
     const dt_part *part = &moe->plan->parts[band->first_part + i];
-    const float *tile = thread->gate + (part->row - band->row) * columns;
+    const float *tile = thread->up + (part->row - band->row) * columns;
     size_t left = (size_t)first * moe->element;
     if (part->owner == moe->rank) {
       store_local(moe, tile, columns, part->rows, own + (size_t)part->dst_row * moe->row_bytes + left);
@@ -136,13 +151,9 @@ static dt_status run_l2(dt_thread *thread, const dt_task *task, int64_t position
   const dt_expert *expert = &moe->weights->experts[band->expert];
   dt_status status = dt_bank_wait(thread, DT_COUNTER_TILES_1, task->index, (uint32_t)moe->plan->config.columns_1, -1);
   if (status) return status;
-  int64_t first, stride, columns = tile_columns(moe, task->column, moe->hidden, &first);
-  const float *a = moe->act + band->row * moe->intermediate;
-  const float *b = dt_panel_b(thread, 2, &expert->down, first, columns, &stride);
-  dt_gemm_nt(band->rows, columns, moe->intermediate, a, moe->intermediate, b, stride, thread->gate, columns);
-  if (expert->down_bias) {
-    for (int64_t i = 0; i < band->rows; i++) dt_add_row(thread->gate + i * columns, expert->down_bias + first, columns);
-  }
+  int64_t first, columns = tile_columns(moe, task->column, moe->hidden, &first);
+  down(thread, expert, moe->act + band->row * moe->intermediate, moe->intermediate, band->rows, first, columns,
+       thread->up, columns);
   if (moe->config.publish_early) {
     status = publish_l2(thread, task);
     if (!status && dt_schedule_stores_direct(moe->config.schedule)) status = dt_tell_peers(thread, position + 1);
@@ -158,7 +169,7 @@ static dt_status run_shared(dt_thread *thread, const dt_task *task) {
   dt_moe *moe = thread->moe;
   const dt_moe_weights *weights = moe->weights;
   const dt_expert *shared = &weights->shared;
-  int64_t first, count, width = weights->shared_intermediate, hidden = moe->hidden, n = moe->config.tile_n, stride;
+  int64_t first, count, width = weights->shared_intermediate, hidden = moe->hidden, n = moe->config.tile_n;
   dt_token_block(moe->input->tokens, moe->plan->config.shared_blocks, task->index, &first, &count);
   const unsigned char *rows = (const unsigned char *)moe->input->hidden + (size_t)first * moe->row_bytes;
   const float *a = (const float *)(const void *)rows;
@@ -169,18 +180,12 @@ static dt_status run_shared(dt_thread *thread, const dt_task *task) {
   for (int64_t c = 0; c < width; c += n) {
     int64_t columns = width - c < n ? width - c : n;
     gate_up(thread, shared, a, hidden, count, c, columns);
-    apply_glu(thread, shared, count, c, columns, thread->shared_act, width);
+    apply_glu(thread, shared, count, c, columns, thread->shared_act);
   }
   float *out = moe->shared_out + first * hidden;
-  for (int64_t c = 0; c < hidden; c += n) {
-    int64_t columns = hidden - c < n ? hidden - c : n;
-    const float *b = dt_panel_b(thread, 2, &shared->down, c, columns, &stride);
-    dt_gemm_nt(count, columns, width, thread->shared_act, width, b, stride, thread->gate, columns);
-    for (int64_t i = 0; i < count; i++)
-      memcpy(out + i * hidden + c, thread->gate + i * columns, (size_t)columns * sizeof(float));
-  }
+  for (int64_t c = 0; c < hidden; c += n)
+    down(thread, shared, thread->shared_act, width, count, c, hidden - c < n ? hidden - c : n, out + c, hidden);
   for (int64_t i = 0; i < count; i++) {
-    if (shared->down_bias) dt_add_row(out + i * hidden, shared->down_bias, hidden);
     if (weights->shared_gate)
       dt_scale_row(out + i * hidden, hidden, dt_sigmoid_dot(a + i * hidden, weights->shared_gate, hidden));
   }
