@@ -68,7 +68,9 @@ setup_file() {
 @test "no tokens, one token, fewer tokens than ranks" {
   for count in 0 1 3; do
     "$DRAINTILE" synth tokens --count $count --hidden 128 --dtype f32 "$BATS_TEST_TMPDIR/few"
-    run -0 --separate-stderr moe --ranks 4 --input "$BATS_TEST_TMPDIR/few" --schedule all --check --repeat 1 --json -
+    run -0 --separate-stderr moe --ranks 4 --input "$BATS_TEST_TMPDIR/few" --schedule all,auto --check --repeat 1 \
+      --json -
+    [ -z "$stderr" ]
     jq -e ".setting.tokens == $count and (.runs | all(.bit_equal))" <<<"$output"
     [ -f "$BATS_TEST_TMPDIR/output.safetensors" ]
   done
@@ -79,6 +81,15 @@ setup_file() {
   [ "$(grep -c 'draintile moe: auto: ' <<<"$stderr")" -eq 6 ]
   [ "$(grep -c 'chosen' <<<"$stderr")" -eq 1 ]
   jq -e '.runs | length >= 1 and length <= 2' <<<"$output"
+  run -0 --separate-stderr moe --ranks 2 --schedule auto --explain --repeat 1 --consumers 0 --json -
+  [ "$(grep -c 'auto: signal .*needs a consumer' <<<"$stderr")" -eq 1 ]
+}
+
+@test "paths that are not UTF-8 leave the JSON valid" {
+  local input=$BATS_TEST_TMPDIR/$'t\xff'
+  cp "$BATS_FILE_TMPDIR/tokens.safetensors" "$input"
+  moe --input "$input" --repeat 1 --json "$BATS_TEST_TMPDIR/results.json" >/dev/null
+  jq -e '.setting.input | endswith("/t?")' "$BATS_TEST_TMPDIR/results.json"
 }
 
 @test "JSON: valid, no NaN, integers that a double holds, replaced whole" {

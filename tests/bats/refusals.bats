@@ -108,6 +108,13 @@ teardown() {
 }
 
 @test "options that do not fit together" {
+  run --separate-stderr moe --trace "$BATS_TEST_TMPDIR/output.safetensors"
+  refused 2 '--trace: .*/output.safetensors; allowed: another file than --output'
+  run --separate-stderr moe --json "$BATS_TEST_TMPDIR/a" --trace "$BATS_TEST_TMPDIR/a"
+  refused 2 '--trace: .*/a; allowed: another file than --json'
+  echo '{"counts": [[1, 2], [3, 4]]}' >"$BATS_TEST_TMPDIR/counts"
+  run --separate-stderr "$DRAINTILE" simulate --counts "$BATS_TEST_TMPDIR/counts" --ranks 4 --gemm-rate 1e9
+  refused 2 '--counts: .*/counts; allowed: without --ranks, --experts and --routing'
   run --separate-stderr moe --link-capacity 1MiB
   refused 2 '--link-rate: required'
   run --separate-stderr moe --consumers 0 --schedule signal

@@ -59,15 +59,18 @@ plan_vectors() { # file, least number of cases
   echo '{"counts": [[1, 2], [3]]}' >"$file"
   run --separate-stderr "$DRAINTILE" plan --counts "$file" --experts-per-rank 1
   refused 2 'counts\[1\]: 1 entries; allowed: 2'
-  echo '{"counts": [[1, -2]]}' >"$file"
-  run --separate-stderr "$DRAINTILE" plan --counts "$file" --experts-per-rank 2
-  refused 2 'counts\[0\]\[1\]: allowed: an integer from 0'
-  echo '{"counts": [[1, 2.5]]}' >"$file"
-  run --separate-stderr "$DRAINTILE" plan --counts "$file" --experts-per-rank 2
-  refused 2 'counts\[0\]\[1\]: allowed: an integer from 0'
   echo '{"counts": [[1, 2], [3, 4]]}' >"$file"
   run --separate-stderr "$DRAINTILE" plan --counts "$file" --experts-per-rank 2
   refused 2 '--experts-per-rank: 2; allowed: 1, as counts has 2 rows of 2'
+  echo '{"counts": [[0, 2, 3], [3, 1, 1]]}' >"$file"
+  run --separate-stderr "$DRAINTILE" plan --counts "$file" --experts-per-rank 1
+  refused 2 'counts: 3 columns; allowed: a multiple of its 2 rows'
+  for value in -1 1.5 '"x"' 2147483648; do
+    echo "{\"counts\": [[0, $value], [3, 1]]}" >"$file"
+    run --separate-stderr "$DRAINTILE" plan --counts "$file" --experts-per-rank 1
+    refused 2 "counts\\[0\\]\\[1\\]: $value; allowed: an integer from 0 to 2147483647"
+  done
+  echo '{"counts": [[1, 2], [3, 4]]}' >"$file"
   run --separate-stderr "$DRAINTILE" plan --counts "$file" --experts-per-rank 1 --rank 2
   refused 2 '--rank: 2; allowed: 0 to 1'
   echo '{"counts": [[1, 2]' >"$file"

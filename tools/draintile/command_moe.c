@@ -41,6 +41,13 @@ int64_t moe_rows_between(const moe_job *job, int32_t source, int32_t rank) {
   return rows;
 }
 
+int moe_has_rows(const moe_job *job) {
+  size_t entries = (size_t)job->ranks * (size_t)job->info->experts;
+  for (size_t i = 0; i < entries; i++)
+    if (job->shared.counts[i] > 0) return 1;
+  return 0;
+}
+
 static void read_config(moe_job *job) {
   const tool_args *args = job->args;
   dt_moe_config *config = &job->config;
@@ -48,6 +55,7 @@ static void read_config(moe_job *job) {
   config->dtype = job->input.dtype;
   config->top_k = job->top_k;
   config->max_tokens = moe_max_tokens(job);
+  if (job->input.repeats) config->max_rows = job->input.tokens * job->top_k; /* more than a row a token and expert */
   config->workers = (int32_t)args_int(args, "workers");
   config->consumers = (int32_t)args_int(args, "consumers");
   config->layout = (dt_layout)args_choice(args, "layout");
@@ -165,8 +173,11 @@ static int take_spans(void *context, int32_t rank, int32_t tag, const void *data
 static int decide(void *context, int32_t *answer) {
   moe_job *job = context;
   int32_t chosen = DT_SCHEDULE_SERIAL, *count = job->shared.run_count;
-  int code = moe_fit(job, job->repeat, job->repeat + 1);
-  if (code == TOOL_OK) code = moe_choose(job, &chosen);
+  int code = TOOL_OK;
+  if (moe_has_rows(job)) { /* else every schedule costs the same nothing, and serial stays */
+    code = moe_fit(job, job->repeat, job->repeat + 1);
+    if (code == TOOL_OK) code = moe_choose(job, &chosen);
+  }
   if (code) return code;
   for (int32_t run = 0; run < *count; run++)
     if (job->shared.schedules[run] == chosen) {
@@ -206,7 +217,7 @@ static int run_ranks(moe_job *job) {
 /* The ranks have written every row; what is left is the parent's: prices, tables, the name of the output. */
 static int finish(moe_job *job) {
   for (int32_t run = 0; run < RUNS_MAX; run++) job->predicted_s[run] = NAN;
-  if (job->input.tokens > 0 && moe_fit(job, 0, job->repeat) == TOOL_OK) moe_predict(job);
+  if (moe_has_rows(job) && moe_fit(job, 0, job->repeat) == TOOL_OK) moe_predict(job);
   int code = moe_report(job);
   if (code == TOOL_OK) {
     dt_status status = dt_tensor_writer_commit(job->writer);
@@ -238,6 +249,7 @@ static int run_job(moe_job *job) {
   int code = rank_options_device(args);
   if (code == TOOL_OK && args_choice(args, "dedup") == 1)
     code = log_fail(TOOL_USAGE, "--dedup: \"on\"; allowed: off on the cpu");
+  if (code == TOOL_OK) code = rank_options_outputs(args);
   if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
   if (code == TOOL_OK) code = open_checkpoint(job);
   if (code == TOOL_OK) code = moe_input_open(args_text(args, "input"), job->info, &job->input);

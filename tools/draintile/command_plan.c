@@ -112,9 +112,12 @@ static void print_plan(const dt_plan *plan, int with_tasks) {
 
 static int fill_config(const tool_args *args, const counts_matrix *counts, dt_plan_config *config) {
   int64_t experts = args_int(args, "experts-per-rank"), rank = args_int(args, "rank");
+  if (counts->experts % counts->ranks)
+    return log_fail(TOOL_USAGE, "%s: counts: %d columns; allowed: a multiple of its %d rows", args_text(args, "counts"),
+                    counts->experts, counts->ranks);
   if ((int64_t)counts->ranks * experts != counts->experts)
-    return log_fail(TOOL_USAGE, "--experts-per-rank: %lld; allowed: %.6g, as counts has %d rows of %d",
-                    (long long)experts, (double)counts->experts / counts->ranks, counts->ranks, counts->experts);
+    return log_fail(TOOL_USAGE, "--experts-per-rank: %lld; allowed: %d, as counts has %d rows of %d",
+                    (long long)experts, counts->experts / counts->ranks, counts->ranks, counts->experts);
   if (rank >= counts->ranks)
     return log_fail(TOOL_USAGE, "--rank: %lld; allowed: 0 to %d", (long long)rank, counts->ranks - 1);
   dt_plan_config_init(config);

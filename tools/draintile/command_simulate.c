@@ -77,6 +77,9 @@ static int read_counts(simulate_job *job) {
   const tool_args *args = job->args;
   int code;
   if (args_set(args, "counts")) {
+    if (args_given(args, "ranks") || args_given(args, "experts") || args_given(args, "routing"))
+      return log_fail(TOOL_USAGE, "--counts: %s; allowed: without --ranks, --experts and --routing, which it replaces",
+                      args_text(args, "counts"));
     code = counts_read(args_text(args, "counts"), &job->counts);
   } else {
     if (!args_set(args, "ranks") || !args_set(args, "experts") || !args_set(args, "tokens"))

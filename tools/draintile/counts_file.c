@@ -17,8 +17,13 @@ static int read_row(const char *path, const json_t *row, size_t rank, counts_mat
   for (size_t i = 0; i < (size_t)counts->experts; i++) {
     const json_t *entry = json_array_get(row, i);
     json_int_t value = json_integer_value(entry);
-    if (!json_is_integer(entry) || value < 0 || value > INT32_MAX)
-      return log_fail(TOOL_USAGE, "%s: counts[%zu][%zu]: allowed: an integer from 0 to %d", path, rank, i, INT32_MAX);
+    if (!json_is_integer(entry) || value < 0 || value > INT32_MAX) {
+      char *text = json_dumps(entry, JSON_ENCODE_ANY | JSON_COMPACT);
+      log_fail(TOOL_USAGE, "%s: counts[%zu][%zu]: %.40s; allowed: an integer from 0 to %d", path, rank, i,
+               text ? text : "?", INT32_MAX);
+      free(text);
+      return TOOL_USAGE;
+    }
     counts->values[rank * (size_t)counts->experts + i] = (int32_t)value;
   }
   return TOOL_OK;

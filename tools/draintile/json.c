@@ -17,6 +17,17 @@ json_t *json_results(const char *schema) {
   return json_pack("{s:s, s:i}", "schema", schema, "version", 1);
 }
 
+json_t *json_text(const char *text) {
+  json_t *string = json_string(text);
+  char *copy = string ? NULL : strdup(text);
+  if (!copy) return string;
+  for (char *at = copy; *at; at++)
+    if ((unsigned char)*at >= 0x80) *at = '?';
+  string = json_string(copy);
+  free(copy);
+  return string;
+}
+
 json_t *json_figure(double value) {
   return isfinite(value) ? json_real(value) : json_null();
 }

@@ -8,6 +8,8 @@
 
 /* {"schema": schema, "version": 1}. */
 json_t *json_results(const char *schema);
+/* Bytes that are not UTF-8 become '?': a path may hold any. */
+json_t *json_text(const char *text);
 /* Not finite: null. */
 json_t *json_figure(double value);
 /* Beyond 2^53: a string, so that no reader rounds it. */

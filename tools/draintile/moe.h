@@ -88,6 +88,7 @@ dt_moe_stats *moe_sample(const moe_job *job, int32_t run, int32_t repeat, int32_
 moe_rank_run *moe_run_of(const moe_job *job, int32_t run, int32_t rank);
 /* The rows that rank s sends to rank r's experts, from the counts. */
 int64_t moe_rows_between(const moe_job *job, int32_t source, int32_t rank);
+int moe_has_rows(const moe_job *job); /* any slot of any rank; else there is nothing to price */
 
 /* moe_rank.c: one rank, in its process. */
 int moe_rank_main(rank_link *link, void *job);

@@ -58,7 +58,13 @@ static int check_hidden(const moe_input *input) {
                   at / (size_t)input->hidden, at % (size_t)input->hidden, isnan(value) ? "nan" : "infinite");
 }
 
-static int check_choices(const dt_checkpoint_info *info, const moe_input *input) {
+static int repeats_before(const int64_t *ids, int64_t choice) {
+  for (int64_t i = 0; i < choice; i++)
+    if (ids[i] >= 0 && ids[i] == ids[choice]) return 1;
+  return 0;
+}
+
+static int check_choices(const dt_checkpoint_info *info, moe_input *input) {
   int64_t slots = input->tokens * input->top_k;
   for (int64_t i = 0; i < slots; i++) {
     long long token = (long long)(i / input->top_k), choice = (long long)(i % input->top_k);
@@ -68,6 +74,7 @@ static int check_choices(const dt_checkpoint_info *info, const moe_input *input)
     if (!isfinite(input->weights[i]))
       return log_fail(TOOL_USAGE, "%s: topk_weights: token %lld, choice %lld: %s; allowed: finite values", input->path,
                       token, choice, isnan(input->weights[i]) ? "nan" : "infinite");
+    input->repeats |= repeats_before(input->ids + token * input->top_k, choice);
   }
   return TOOL_OK;
 }

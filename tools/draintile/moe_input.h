@@ -15,6 +15,7 @@ typedef struct moe_input {
   int32_t top_k;        /* of the file; 0: the router decides */
   const int64_t *ids;   /* [tokens][top_k] or NULL */
   const float *weights; /* [tokens][top_k] or NULL */
+  int repeats;          /* some token names an expert more than once */
 } moe_input;
 
 /* Opens and checks everything: shapes, types, every value. Returns an exit code, having said what is wrong. */

@@ -104,8 +104,8 @@ static json_t *router_json(const moe_job *job) {
 static json_t *setting_json(const moe_job *job) {
   json_t *setting = json_object();
   const dt_plan_config *plan = &moe_run_of(job, 0, 0)->plan;
-  json_object_set_new(setting, "checkpoint", json_string(args_text(job->args, "checkpoint")));
-  json_object_set_new(setting, "input", json_string(job->input.path));
+  json_object_set_new(setting, "checkpoint", json_text(args_text(job->args, "checkpoint")));
+  json_object_set_new(setting, "input", json_text(job->input.path));
   json_object_set_new(setting, "model_type", json_string(job->info->model_type));
   json_object_set_new(setting, "device", json_string("cpu"));
   json_object_set_new(setting, "layer", json_integer(job->layer));

@@ -103,7 +103,8 @@ int moe_predict(moe_job *job) {
 static void explain(const double *predicted_s, dt_schedule chosen) {
   char text[32];
   for (int i = 0; i < SCHEDULES; i++)
-    log_note("auto: %-10s %s%s", schedule_names[i], dt_format_seconds(predicted_s[i], text, sizeof(text)),
+    log_note("auto: %-10s %s%s", schedule_names[i],
+             predicted_s[i] > 0 ? dt_format_seconds(predicted_s[i], text, sizeof(text)) : "needs a consumer",
              i == (int)chosen ? "  <- chosen" : "");
 }
 

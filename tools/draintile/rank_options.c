@@ -1,5 +1,6 @@
 #include "rank_options.h"
 
+#include <string.h>
 #include <sys/stat.h>
 
 #include <draintile/build.h>
@@ -17,6 +18,17 @@ int rank_options_device(const tool_args *args) {
   if (stat("/dev/nvidia0", &status) != 0)
     return log_fail(TOOL_SKIPPED, "--device: %s: no such device here", device_names[1]);
   return log_fail(TOOL_SKIPPED, "--device: %s: rank processes of this command run on the CPU", device_names[1]);
+}
+
+int rank_options_outputs(const tool_args *args) {
+  static const char *const names[] = {"output", "json", "trace"};
+  for (size_t i = 0; i < ARGS_COUNT(names); i++)
+    for (size_t j = i + 1; j < ARGS_COUNT(names); j++) {
+      const char *one = args_text(args, names[i]), *other = args_text(args, names[j]);
+      if (one && other && strcmp(one, other) == 0 && strncmp(one, "/dev/", 5) != 0)
+        return log_fail(TOOL_USAGE, "--%s: %s; allowed: another file than --%s", names[j], other, names[i]);
+    }
+  return TOOL_OK;
 }
 
 int rank_options_link(const tool_args *args, dt_comm_config *comm) {

@@ -23,6 +23,8 @@ extern const char *const device_names[]; /* cpu, cuda */
 
 /* Both return an exit code, having said what is wrong. Device: TOOL_SKIPPED for what is not here. */
 int rank_options_device(const tool_args *args);
+/* --output, --json and --trace must be different files. */
+int rank_options_outputs(const tool_args *args);
 int rank_options_link(const tool_args *args, dt_comm_config *comm);
 
 #endif
