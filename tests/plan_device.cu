@@ -2,6 +2,7 @@
  * from its being one source. */
 #include "plan/build.h"
 #include "plan/slots.h"
+#include "plan/ulysses.h"
 
 extern "C" __global__ void plan_measure(dt_plan_config config, const int32_t *counts, dt_build_ranks ranks,
                                         dt_build_sizes *sizes, int64_t *tasks) {
@@ -28,4 +29,13 @@ extern "C" __global__ void plan_slots(const int32_t *ids, int64_t slots, int32_t
                                       int32_t *row_of_slot, int32_t *slot_of_row, int64_t *bad) {
   *bad = dt_slots_bad(ids, slots, experts);
   if (*bad < 0) dt_slots_place(ids, slots, experts, counts, row_of_slot, slot_of_row);
+}
+
+/* Where a row of a head arrives, and who owns it: one thread a rank. */
+extern "C" __global__ void attention_places(dt_ulysses u, int64_t *places) {
+  int32_t rank = (int32_t)threadIdx.x;
+  if (rank >= u.ranks) return;
+  dt_ulysses_run run = dt_ulysses_sent(&u, u.kv_tokens, rank, 0, DT_ULYSSES_IMAGE);
+  places[2 * rank] = dt_ulysses_kv_at(&u, 0, 1, dt_ulysses_kv_of(&u, 0, 0), run.first) + dt_ulysses_arrivals(&u, rank);
+  places[2 * rank + 1] = dt_ulysses_visible(&u, dt_ulysses_owned_rows(&u, u.tokens, rank));
 }
