@@ -19,8 +19,8 @@ static const set_row set_rows[] = {
     {-1, DT_PROBE_ALL_TO_ALL, 1, 1},
     {-1, DT_PROBE_MANY_TO_ONE, 1, 1},
     {DT_PROBE_BULK, DT_PROBE_ONE_WAY, 1, 1},
-    {DT_PROBE_TENSOR, DT_PROBE_ONE_WAY, 0, 1},
-    {DT_PROBE_BULK, DT_PROBE_BOTH_WAYS, 0, 1},
+    {DT_PROBE_TENSOR, DT_PROBE_ONE_WAY, 1, 1},
+    {DT_PROBE_BULK, DT_PROBE_BOTH_WAYS, 1, 1},
     {-1, DT_PROBE_LOCAL, 0, 0},
 };
 
@@ -113,7 +113,7 @@ dt_status dt_calibration_run(const dt_calibrate_config *config, const dt_calibra
   dt_status status = design_sets(config, device, held_out, &c);
   if (!status) {
     double budget_s = config->quick ? device->rounds_s / 6.0 : device->rounds_s;
-    int32_t most = config->quick ? 16 : 32, least = config->quick ? 5 : 20;
+    int32_t most = config->quick ? 40 : 48, least = config->quick ? 5 : 20;
     c.rounds = (int32_t)fmin(most, fmax(least, budget_s / round_s(&c)));
     status = allocate_results(&c);
   }

@@ -72,8 +72,11 @@ static void fill_launch(const dt_cuda_probe *probe, const dt_probe_setting *s, s
   l->third = s->operation == DT_PROBE_PUT ? DT_BURST_VISIBLE : thirds[s->third];
   l->bytes = (uint64_t)s->producer_bytes;
   l->stride = stride;
+  /* Where the bytes go matters to how evenly producers share the link: every class of bursts must see every place. An
+   * odd number of them, so that the second bursts of pairs do not keep to every other one. */
   l->slots = s->producer_bytes ? (uint32_t)(stride / (size_t)s->producer_bytes) : 1;
-  if (l->slots > 4) l->slots = 4;
+  if (l->slots > 7) l->slots = 7;
+  if (l->slots % 2 == 0) l->slots--;
   l->bursts = DT_BURST_SAMPLES;
   l->gap_cycles = (uint64_t)(s->gap_s * hz);
   l->window_cycles = (uint64_t)(s->window_s * hz);
