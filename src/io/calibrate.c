@@ -58,7 +58,7 @@ static dt_status open_cpu(const dt_calibrate_config *config, dt_calibration_devi
                                     .detail = 1,
                                     .stores = DT_PROBE_PUT,
                                     .pilot_s = 0.05,
-                                    .rounds_s = 60.0,
+                                    .rounds_s = 30.0,
                                     .count = dt_comm_ranks(config->comm),
                                     .cannot = dt_comm_ranks(config->comm) < 2 ? "one rank" : NULL,
                                     .clocks = cpu_clocks,
