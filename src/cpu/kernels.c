@@ -1,5 +1,7 @@
 /* These loops are worth the vectorizer at every build type; none of them looks at floating-point exceptions. */
+#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3", "no-trapping-math", "no-math-errno")
+#endif
 
 #include "cpu/kernels.h"
 
@@ -16,7 +18,7 @@
 
 /* One source, compiled for the vector units found at run time; what is called in the loops must be inlined for that.
  * The sanitizers cannot run in the resolver. */
-#if defined(__x86_64__) && !DT_SANITIZED
+#if defined(__x86_64__) && !defined(__clang__) && !DT_SANITIZED
 #define DT_VECTOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define DT_VECTOR

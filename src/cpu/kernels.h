@@ -1,4 +1,4 @@
-/* The element-wise loops of the CPU executor, and its one matrix product. All are pure and give the same bits on every
+/* The element-wise loops of the CPU executor, and its matrix products. All are pure and give the same bits on every
  * call with the same arguments, so that a schedule cannot change a result. */
 #ifndef DT_CPU_KERNELS_H
 #define DT_CPU_KERNELS_H

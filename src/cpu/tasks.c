@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/error.h"
 #include "cpu/kernels.h"
 
 bool dt_schedule_stores_direct(dt_schedule schedule) {
@@ -236,38 +237,39 @@ static dt_status run_reduce(dt_thread *thread, const dt_task *task) {
 }
 
 static dt_status run_task(dt_thread *thread, int64_t position) {
-  static const dt_span_kind kinds[] = {[DT_PHASE_L1] = DT_SPAN_L1,
-                                       [DT_PHASE_L2] = DT_SPAN_L2,
-                                       [DT_PHASE_REDUCE] = DT_SPAN_REDUCE,
-                                       [DT_PHASE_SHARED] = DT_SPAN_SHARED};
   const dt_moe *moe = thread->moe;
-  const dt_task *task = &moe->plan->tasks[position];
+  const dt_plan *plan = moe->plan;
+  const dt_task *task = &plan->tasks[position];
   uint64_t begin = dt_now_ns();
   dt_status status = DT_OK;
+  dt_span_kind kind = DT_SPAN_L1;
   int64_t rows = 0, first;
   switch ((dt_phase)task->phase) {
   case DT_PHASE_DISPATCH:
     return dt_dispatch_one(thread, task->index);
   case DT_PHASE_L1:
     status = run_l1(thread, task);
-    rows = moe->plan->bands[task->index].rows;
+    rows = plan->bands[task->index].rows;
     break;
   case DT_PHASE_L2:
+    kind = DT_SPAN_L2;
     status = run_l2(thread, task, position);
-    rows = moe->plan->bands[task->index].rows;
+    rows = plan->bands[task->index].rows;
     break;
   case DT_PHASE_SHARED:
+    kind = DT_SPAN_SHARED;
     status = run_shared(thread, task);
-    dt_token_block(moe->input->tokens, moe->plan->config.shared_blocks, task->index, &first, &rows);
+    dt_token_block(moe->input->tokens, plan->config.shared_blocks, task->index, &first, &rows);
     break;
   case DT_PHASE_REDUCE:
+    kind = DT_SPAN_REDUCE;
     status = run_reduce(thread, task);
-    dt_token_block(moe->input->tokens, moe->plan->config.reduce_blocks, task->index, &first, &rows);
+    dt_token_block(moe->input->tokens, plan->config.reduce_blocks, task->index, &first, &rows);
     break;
   case DT_PHASE_SEGMENT:
-    break; /* consumers' only, never in the table */
+    return dt_fail(DT_ERR_INTERNAL, "tasks: %lld is a segment; these are the consumers'", (long long)position);
   }
-  dt_span *span = dt_span_add(thread, kinds[task->phase], begin, dt_now_ns());
+  dt_span *span = dt_span_add(thread, kind, begin, dt_now_ns());
   span->index = task->index;
   span->column = task->column;
   span->rows = (int32_t)rows;
