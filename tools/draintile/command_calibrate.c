@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "log.h"
 #include "progress.h"
+#include "rank_options.h"
 #include "ranks.h"
 
 enum { DEVICE_CPU = 0, DEVICE_CUDA = 1 };
@@ -92,7 +93,10 @@ static int run_rank(rank_link *link, void *context) {
 static int read_link(calibrate_job *job) {
   const tool_args *args = job->args;
   dt_comm_config_init(&job->comm);
-  if (!args_set(args, "link-rate")) return TOOL_OK;
+  if (!args_set(args, "link-rate")) {
+    if (!args_given(args, "link-capacity") && !args_given(args, "link-latency")) return TOOL_OK;
+    return log_fail(TOOL_USAGE, "--link-rate: required with --link-capacity and --link-latency");
+  }
   job->comm.link_bytes_per_s = args_number(args, "link-rate");
   job->comm.link_capacity_bytes = args_number(args, "link-capacity");
   job->comm.link_latency_s = args_number(args, "link-latency");
@@ -155,8 +159,6 @@ static int run(const tool_args *args) {
   return code;
 }
 
-static const char *const device_names[] = {"cpu", "cuda", NULL};
-
 static const arg_option options[] = {
     OPT_CHOICE("device", "DEVICE", "cuda", device_names, "cuda: the GPUs; cpu: the fabric between rank processes"),
     OPT_INT("ranks", "W", NULL, 1, 64, "GPUs (all) or rank processes (2)"),
@@ -166,9 +168,7 @@ static const arg_option options[] = {
     OPT_TEXT("plot", "DIR", NULL, "draw pictures with gnuplot, PNG and SVG"),
     OPT_TEXT("from", "FILE", NULL, "draw from this platform file, measure nothing"),
     OPT_TEXT("residuals", "FILE", NULL, "results of --verify, for the picture of residuals"),
-    OPT_RATE("link-rate", NULL, "cpu: rate of the paced link; memory speed without"),
-    OPT_SIZE("link-capacity", "4.25MiB", "cpu: bytes in flight before a put blocks"),
-    OPT_TIME("link-latency", "0", "cpu: added to every put's visibility"),
+    OPTIONS_LINK,
     OPT_INT("producers", "K", "1", 1, 8, "cpu: threads a sender stores with"),
     OPTION_SEED,
 };
