@@ -105,7 +105,7 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
         dt_bulk_wait_read<1>(); /* the other slab has been read */
       }
     } else {
-      if (lane == 0) dt_bulk_wait_read<0>();
+      if (gemm.tensor_stores && lane == 0) dt_bulk_wait_read<0>(); /* slabs before it may have been the engine's */
       __syncwarp();
       dt_store_rows(gemm, pending, chunk, slab);
     }
