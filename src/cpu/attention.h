@@ -1,7 +1,8 @@
 /* The inside of attention on the CPU: one dt_attention a rank, whose threads run the tables of plan/ulysses.h.
  *
- *   attention_create.c   configuration, agreement, buffers      attention_tile.c    one tile: scores, softmax, output
- *   attention_run.c      stages, waits, statistics, spans       attention_carry.c   what moves rows, and the counters
+ *   attention_config.c   agreement, checks, layout             attention_create.c   tables, buffers, threads
+ *   attention_run.c      stages, waits, statistics, spans      attention_carry.c    what moves rows, and the counters
+ *   attention_tile.c     one tile: scores, softmax, output     attention_reference.c   float64
  *
  * Happens-before edges (the counters are dt_comm_signal, a release, and dt_comm_wait, an acquire):
  *   put of q, or of k and v, of a head -> arrival[head] at the peer -> the tiles of the head
@@ -49,7 +50,13 @@ typedef struct dt_attention_thread {
   void *rounded;         /* [tile_rows][D] of dtype */
 } dt_attention_thread;
 
+/* Alone in its cache line: every thread draws from it. */
+typedef struct dt_ticket {
+  _Alignas(64) atomic_int_fast64_t next;
+} dt_ticket;
+
 struct dt_attention {
+  dt_ticket sends_drawn, tiles_drawn; /* of sends (or, on the way out, of its messages), of tiles */
   dt_comm *comm;
   dt_attention_config config;
   dt_ulysses layout;
@@ -78,13 +85,17 @@ struct dt_attention {
   size_t span_room; /* of each thread */
   dt_span *spans;   /* of the last forward, all threads */
   size_t span_count;
-  _Alignas(64) atomic_int_fast64_t send_ticket;
-  _Alignas(64) atomic_int_fast64_t tile_ticket;
-  _Alignas(64) atomic_bool failed;
+  atomic_bool failed;
   pthread_mutex_t lock;
   dt_status status; /* first failure; sticky; under lock */
   char detail[512];
 };
+
+/* attention_config.c */
+dt_status dt_attention_agree(dt_comm *comm, const dt_attention_config *config);
+dt_status dt_attention_check_schedule(const dt_attention_config *config);
+/* DT_ERR_ARGUMENT for what no layout can be made of. */
+dt_status dt_attention_layout(const dt_attention_config *config, int32_t ranks, dt_ulysses *u);
 
 /* attention_carry.c */
 /* Offset of a counter in the current bank: of `sender`'s finished stores here, or of what arrives on `rank`. */

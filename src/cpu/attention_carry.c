@@ -142,7 +142,7 @@ static dt_status signal_arrival(dt_attention_thread *thread, const dt_ulysses_se
 dt_status dt_attention_run_sends(dt_attention_thread *thread) {
   dt_attention *a = thread->attention;
   while (!atomic_load_explicit(&a->failed, memory_order_relaxed)) {
-    int64_t ticket = atomic_fetch_add_explicit(&a->send_ticket, 1, memory_order_relaxed);
+    int64_t ticket = atomic_fetch_add_explicit(&a->sends_drawn.next, 1, memory_order_relaxed);
     if (ticket >= a->send_count) return DT_OK;
     uint64_t stamp = 0;
     dt_status status = DT_OK;
@@ -196,7 +196,7 @@ static dt_status send_kept(dt_attention_thread *thread, int64_t ticket) {
 dt_status dt_attention_run_out(dt_attention_thread *thread) {
   dt_attention *a = thread->attention;
   while (!atomic_load_explicit(&a->failed, memory_order_relaxed)) {
-    int64_t ticket = atomic_fetch_add_explicit(&a->send_ticket, 1, memory_order_relaxed);
+    int64_t ticket = atomic_fetch_add_explicit(&a->sends_drawn.next, 1, memory_order_relaxed);
     if (ticket >= a->out_count) return dt_attention_tell(thread, INT64_MAX);
     dt_status status = send_kept(thread, ticket);
     if (status) return status;

@@ -91,9 +91,9 @@ dt_status dt_attention_reference(const dt_attention_config *config, const void *
   r.o = malloc(REFERENCE_ROWS * width * sizeof(double));
   r.scores = malloc((REFERENCE_ROWS * kv + 1) * sizeof(double));
   r.narrow = malloc(width * sizeof(float));
-  if (!r.k || !r.v || !r.q || !r.o || !r.scores || !r.narrow)
-    status = dt_fail(DT_ERR_MEMORY, "kv_tokens: out of memory for %zu rows in float64", kv);
-  for (int32_t head = 0; !status && head < config->heads; head++) run_head(&r, q, k, v, head, first, rows, out);
+  int ready = r.k && r.v && r.q && r.o && r.scores && r.narrow;
+  for (int32_t head = 0; ready && head < config->heads; head++) run_head(&r, q, k, v, head, first, rows, out);
+  if (!ready) status = dt_fail(DT_ERR_MEMORY, "kv_tokens: out of memory for %zu rows in float64", kv);
   void *owned[] = {r.k, r.v, r.q, r.o, r.scores, r.narrow};
   for (size_t i = 0; i < sizeof(owned) / sizeof(owned[0]); i++) free(owned[i]);
   return status;

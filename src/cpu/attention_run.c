@@ -62,8 +62,8 @@ void dt_attention_work(void *attention, int32_t thread, int job) {
 }
 
 static dt_status run_job(dt_attention *a, dt_attention_job job) {
-  atomic_store(&a->send_ticket, 0);
-  atomic_store(&a->tile_ticket, 0);
+  atomic_store(&a->sends_drawn.next, 0);
+  atomic_store(&a->tiles_drawn.next, 0);
   dt_team_run(a->team, job);
   return dt_attention_error(a);
 }
