@@ -1,20 +1,14 @@
 /* The bound that no schedule can beat on this machine: docs/command.md explains each term. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include <draintile/build.h>
 #include <draintile/reference.h>
 
+#include "clock.h"
 #include "moe.h"
 
 enum { GEMM_REPEATS = 3, READ_REPEATS = 3, SIDE_MIN = 256, SIDE_MAX = 1024 };
-
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Stored bytes of a matrix, scales left out. */
 static double matrix_bytes(const dt_matrix *matrix) {

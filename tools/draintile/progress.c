@@ -1,17 +1,12 @@
 #include "progress.h"
 
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "clock.h"
 
 enum { BAR_CELLS = 30 };
 static const double quiet_s = 1.0, refresh_s = 0.1;
-
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 void progress_start(tool_progress *progress, const char *what, double total) {
   progress->what = what;

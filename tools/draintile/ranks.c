@@ -13,10 +13,10 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "args.h"
+#include "clock.h"
 #include "log.h"
 #include "ranks_internal.h"
 
@@ -37,12 +37,6 @@ static volatile sig_atomic_t interrupting_signal;
 
 static void on_signal(int number) {
   interrupting_signal = number;
-}
-
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* 'T' in /proc/PID/stat, behind the parenthesised name. */
