@@ -16,21 +16,22 @@ enum { SIZES_BYTES = offsetof(dt_device_plan_sizes, dispatch_count) + sizeof(int
 
 static void run_slots(const dt_device_slots *slots) {
   dt_team team = {0, slots->warps, 0, slots->blocks};
-  int32_t *memory = take(dt_slots_place_bytes(slots), 1);
-  dt_slots_scratch scratch = dt_slots_scratch_at(memory, slots->experts);
-#define COUNT(phase)                                                                                                   \
-  for (team.warp = 0; team.warp < team.warps; team.warp++) phase(slots, memory, &team);
-#define PLACE(phase)                                                                                                   \
-  for (team.warp = 0; team.warp < team.warps; team.warp++) phase(slots, &scratch, &team);
-  for (team.block = 0; team.block < team.blocks; team.block++) {
-    DT_COUNT_PHASES(COUNT)
+  size_t bytes = dt_slots_count_bytes(slots) + dt_slots_place_bytes(slots); /* enough for either */
+  int32_t *memory = take(bytes, 1);
+#define PHASE(phase)                                                                                                   \
+  for (team.warp = 0; team.warp < team.warps; team.warp++) {                                                           \
+    dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, &team);                                              \
+    phase(slots, &scratch, &team);                                                                                     \
   }
   for (team.block = 0; team.block < team.blocks; team.block++) {
-    memset(memory, 0xa5, dt_slots_place_bytes(slots));
-    DT_PLACE_PHASES(PLACE)
+    memset(memory, 0xa5, bytes);
+    DT_COUNT_PHASES(PHASE)
   }
-#undef COUNT
-#undef PLACE
+  for (team.block = 0; team.block < team.blocks; team.block++) {
+    memset(memory, 0xa5, bytes);
+    DT_PLACE_PHASES(PHASE)
+  }
+#undef PHASE
   free(memory);
 }
 

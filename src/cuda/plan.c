@@ -43,10 +43,10 @@ dt_status dt_device_slots_prepare(dt_device_slots *slots, size_t *bytes) {
   dt_status status = shared_limit(&shared);
   if (status != DT_OK) return status;
   slots->warps = SLOTS_WARPS;
-  while (slots->warps > 1 && dt_slots_place_bytes(slots) > (size_t)shared) slots->warps /= 2;
+  while (slots->warps > 1 && dt_slots_count_bytes(slots) > (size_t)shared) slots->warps /= 2;
   if (dt_slots_place_bytes(slots) > (size_t)shared) {
     return dt_fail(DT_ERR_ARGUMENT, "experts: %d; at most %d with %d bytes of shared memory", slots->experts,
-                   (int)(((size_t)shared / sizeof(int32_t) - 1) / 4), shared);
+                   (int)(((size_t)shared / sizeof(int32_t) - 1) / 3), shared);
   }
   slots->blocks = blocks_for(slots->tokens_capacity * slots->top_k, slots->warps, SLOTS_BLOCKS_MAX);
   *bytes = (size_t)slots->blocks * (size_t)slots->experts * sizeof(int32_t);

@@ -24,9 +24,10 @@ __global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
     dt_slots_count_kernel(const __grid_constant__ dt_device_slots slots) {
   extern __shared__ int32_t dt_memory[];
   const dt_team team = dt_team_of_thread();
+  const dt_slots_scratch scratch = dt_slots_scratch_at(&slots, dt_memory, &team);
   dt_grid_launch();
 #define DT_RUN(phase)                                                                                                  \
-  phase(&slots, dt_memory, &team);                                                                                     \
+  phase(&slots, &scratch, &team);                                                                                      \
   __syncthreads();
   DT_COUNT_PHASES(DT_RUN)
 #undef DT_RUN
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
     dt_slots_place_kernel(const __grid_constant__ dt_device_slots slots) {
   extern __shared__ int32_t dt_memory[];
   const dt_team team = dt_team_of_thread();
-  const dt_slots_scratch scratch = dt_slots_scratch_at(dt_memory, slots.experts);
+  const dt_slots_scratch scratch = dt_slots_scratch_at(&slots, dt_memory, &team);
   dt_grid_launch();
 #define DT_RUN(phase)                                                                                                  \
   phase(&slots, &scratch, &team);                                                                                      \
@@ -73,7 +74,12 @@ extern "C" cudaError_t dt_plan_kernels_prepare(int shared_bytes) {
   const void *kernels[] = {(const void *)dt_slots_count_kernel, (const void *)dt_slots_place_kernel,
                            (const void *)dt_plan_kernel};
   for (const void *kernel : kernels) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (error != cudaSuccess) return error;
+    /* The same split of cache and shared memory for all, as matrix kernels have it: changing it would drain the device.
+     */
+    error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -49,7 +49,7 @@ typedef struct dt_device_plan {
   dt_device_plan_sizes *sizes;
   uint32_t *error;
   /* Derived from the configuration by dt_device_plan_derive. */
-  dt_divider by_tile, by_segment, by_raster, by_columns_1, by_columns_2, by_width, by_experts, by_ranks, by_step;
+  dt_divider by_tile, by_segment, by_raster, by_columns_1, by_columns_2, by_experts, by_ranks, by_step;
   int32_t segment_bands, raster_bands, lead; /* not above what the capacity allows to matter */
   int32_t need, step; /* bands a group holds at least; the same in whole units: distance of two groups in a run */
   int32_t runs;       /* of the table */
@@ -97,7 +97,6 @@ static inline void dt_device_plan_derive(dt_device_plan *plan) {
   plan->by_raster = dt_divider_of(plan->raster_bands);
   plan->by_columns_1 = dt_divider_of(dt_max32(config->columns_1, 1));
   plan->by_columns_2 = dt_divider_of(dt_max32(config->columns_2, 1));
-  plan->by_width = dt_divider_of(config->ranks * config->experts_per_rank);
   plan->by_experts = dt_divider_of(config->experts_per_rank);
   plan->by_ranks = dt_divider_of(config->ranks);
   plan->by_step = dt_divider_of(plan->step);

@@ -11,7 +11,9 @@ DT_PHASE int32_t dt_paced_band(int32_t remote, int32_t local, int32_t k) {
   if (remote == 0 || local == 0) return k;
   int32_t i = (int32_t)(k * nr / (nr + nl));
   /* Local j = k - i is before remote i - 1: one remote too many. Remote i is before local j - 1: one too few. */
+  DT_ROLLED
   while (i > 0 && k - i < local && (2 * ((int64_t)k - i) + 1) * nr < (2 * (int64_t)i - 1) * nl) i--;
+  DT_ROLLED
   while (k - i > 0 && i < remote && (2 * (int64_t)i + 1) * nl <= (2 * ((int64_t)k - i) - 1) * nr) i++;
   const int32_t j = k - i;
   const int take = j == local || (i < remote && (2 * (int64_t)i + 1) * nl <= (2 * (int64_t)j + 1) * nr);
@@ -66,6 +68,7 @@ DT_PHASE void dt_fill_band(const dt_device_plan *plan, const dt_summary *s, int3
   band.rows = band.remote_rows = band.parts = 0;
   band.first_part = part;
   band.row = (int64_t)s->row[dt_own(plan) + expert] + from;
+  DT_ROLLED
   for (int32_t next = j; next < (expert + 1) * plan->config.ranks && s->group_offset[next] < end; next++) {
     const dt_group_place group = dt_group_at(plan, s, next);
     const int32_t low = dt_max32(group.offset, from);
@@ -183,6 +186,7 @@ DT_PHASE void dt_fill_send(const dt_device_plan *plan, const dt_summary *s, int3
   const int32_t first = dt_divide(plan->by_tile, offset), band = first + t - s->sends[base + k];
   const int32_t from = band == first ? offset : band * tile_m;
   int32_t to = dt_summary_own_sends(plan, s);
+  DT_ROLLED
   for (int32_t other = 0; other < peers; other++) {
     const int32_t count = s->peer_sends[other + 1] - s->peer_sends[other];
     to += dt_min32(count, t) + (other < place && count > t);
@@ -234,7 +238,7 @@ DT_PHASE void dt_fill_entry(const dt_device_plan *plan, const dt_summary *s, int
   dt_task_set(&plan->arrays.tasks[sizes->task_count - plan->config.reduce_blocks + index], DT_PHASE_REDUCE, index, 0);
 }
 
-/* Phase 8. */
+/* Phase 7. */
 DT_PHASE void dt_fill(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
   const dt_device_plan_sizes *sizes = &s->totals->sizes;
   if (!s->totals->fits) return;

@@ -14,10 +14,11 @@
 
 typedef struct dt_summary_totals {
   dt_device_plan_sizes sizes;
-  int32_t wrong;   /* counts cannot be planned */
-  int32_t fits;    /* sizes are within the capacities: arrays may be written */
-  int32_t groups;  /* of units */
-  int32_t warm_up; /* alternate: L1 tasks before the first L2 task */
+  int32_t wrong;        /* counts cannot be planned */
+  int32_t fits;         /* sizes are within the capacities: arrays may be written */
+  int32_t groups;       /* of units */
+  int32_t warm_up;      /* alternate: L1 tasks before the first L2 task */
+  int32_t valid, sends; /* this rank's rows without padding; D tasks for peers */
 } dt_summary_totals;
 
 typedef struct dt_summary {
@@ -140,52 +141,62 @@ DT_PHASE void dt_summary_begin(const dt_device_plan *plan, const dt_summary *s, 
   (void)plan;
   if (team->warp != 0) return;
   DT_FOR_LANES(lane) {
-    if (lane == 0) s->totals->wrong = 0;
+    if (lane == 0) s->totals->wrong = s->totals->valid = s->totals->sends = 0;
   }
 }
 
-/* Phase 2: a copy of the counts. */
-DT_PHASE void dt_summary_load(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
-  const int32_t ranks = plan->config.ranks, width = ranks * plan->config.experts_per_rank;
-  DT_FOR_ITEMS(i, team, ranks * width) {
-    const int32_t count = plan->counts[i];
-    if (count < 0) s->totals->wrong = 1;
-    s->before[i + dt_divide(plan->by_width, i)] = count < 0 ? 0 : count;
-  }
-}
-
-/* Phase 3: sums over each source's experts. */
+/* Phase 2: sums over each source's experts. */
 DT_PHASE void dt_summary_sources(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
   const int32_t width = plan->config.ranks * plan->config.experts_per_rank;
+  DT_ROLLED
   for (int32_t source = team->warp; source < plan->config.ranks; source += team->warps) {
-    if (dt_warp_scan(&s->before[source * (width + 1)], width) > INT32_MAX) s->totals->wrong = 1;
+    const int32_t *counts = &plan->counts[source * width];
+    if (dt_warp_scan(&s->before[source * (width + 1)], counts, width, DT_SCAN_ROWS)) s->totals->wrong = 1;
   }
 }
 
-/* Phase 4: each measured expert, as dt_expert_measure. */
+/* Phase 3: each measured expert, as dt_expert_measure. */
+DT_PHASE void dt_summary_measure_expert(const dt_device_plan *plan, const dt_summary *s, int32_t m, int32_t e) {
+  enum { BATCH = 8 };
+  const int32_t ranks = plan->config.ranks, experts = plan->config.experts_per_rank, x = m * (experts + 1) + e;
+  const int32_t aligned = plan->config.layout == DT_LAYOUT_ALIGNED,
+                rank = plan->config.dispatch ? m : plan->config.rank;
+  const int32_t own = rank == plan->config.rank;
+  int64_t span = 0, remote = 0;
+  int64_t valid = 0;
+  DT_ROLLED
+  for (int32_t first = 0; first < ranks; first += BATCH) {
+    int32_t rows[BATCH];
+    DT_UNROLL
+    for (int i = 0; i < BATCH; i++) {
+      rows[i] = first + i < ranks ? dt_slots_of(plan, s, dt_ring_owner(plan, rank, first + i), rank * experts + e) : 0;
+    }
+    DT_UNROLL
+    for (int i = 0; i < BATCH; i++) {
+      if (first + i >= ranks) continue;
+      if (dt_ring_owner(plan, rank, first + i) == plan->config.rank) s->offset[x] = (int32_t)span;
+      if (own) s->group_offset[e * ranks + first + i] = (int32_t)span;
+      if (first + i == ranks - 1) remote = span;
+      valid += rows[i];
+      span += aligned ? (int64_t)dt_bands_of(plan, rows[i]) * plan->config.tile_m : rows[i];
+    }
+  }
+  if (span > INT32_MAX) {
+    s->totals->wrong = 1;
+    return;
+  }
+  if (own) dt_add(&s->totals->valid, (int32_t)valid);
+  s->row[x] = (int32_t)span;
+  s->first_band[x] = dt_bands_of(plan, (int32_t)span);
+  s->remote_bands[x] = dt_bands_of(plan, (int32_t)remote);
+}
+
 DT_PHASE void dt_summary_measure(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
-  const int32_t ranks = plan->config.ranks, experts = plan->config.experts_per_rank;
-  const int32_t aligned = plan->config.layout == DT_LAYOUT_ALIGNED;
+  const int32_t experts = plan->config.experts_per_rank;
   if (s->totals->wrong) return;
   DT_FOR_ITEMS(i, team, dt_measured(plan) * experts) {
-    const int32_t m = dt_divide(plan->by_experts, i), e = i - m * experts, x = m * (experts + 1) + e;
-    const int32_t rank = plan->config.dispatch ? m : plan->config.rank;
-    int64_t span = 0, remote = 0;
-    for (int32_t place = 0; place < ranks; place++) {
-      const int32_t owner = dt_ring_owner(plan, rank, place);
-      const int32_t rows = dt_slots_of(plan, s, owner, rank * experts + e);
-      if (owner == plan->config.rank) s->offset[x] = (int32_t)span;
-      if (rank == plan->config.rank) s->group_offset[e * ranks + place] = (int32_t)span;
-      if (place == ranks - 1) remote = span;
-      span += aligned && rows > 0 ? ((int64_t)dt_divide(plan->by_tile, rows - 1) + 1) * plan->config.tile_m : rows;
-    }
-    if (span > INT32_MAX) {
-      s->totals->wrong = 1;
-      span = remote = 0;
-    }
-    s->row[x] = (int32_t)span;
-    s->first_band[x] = dt_bands_of(plan, (int32_t)span);
-    s->remote_bands[x] = dt_bands_of(plan, (int32_t)remote);
+    const int32_t m = dt_divide(plan->by_experts, i);
+    dt_summary_measure_expert(plan, s, m, i - m * experts);
   }
 }
 
@@ -200,13 +211,14 @@ DT_PHASE int32_t dt_summary_rank_of(const dt_device_plan *plan, const dt_summary
   return ahead;
 }
 
-/* Phase 5: rows and bands before each expert; the orders of experts; sizes of groups. */
+/* Phase 4: rows and bands before each expert; the orders of experts; sizes of groups. */
 DT_PHASE void dt_summary_place(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
   const int32_t experts = plan->config.experts_per_rank, measured = dt_measured(plan);
   if (s->totals->wrong) return;
+  DT_ROLLED
   for (int32_t job = team->warp; job < 2 * measured; job += team->warps) {
     int32_t *list = (job % 2 ? s->first_band : s->row) + job / 2 * (experts + 1);
-    if (dt_warp_scan(list, experts) > INT32_MAX) s->totals->wrong = 1;
+    if (dt_warp_scan(list, list, experts, 2)) s->totals->wrong = 1;
   }
   DT_FOR_ITEMS_BACKWARD(i, team, measured * experts) {
     const int32_t m = dt_divide(plan->by_experts, i), e = i - m * experts, x = m * (experts + 1) + e;
@@ -239,19 +251,22 @@ DT_PHASE int32_t dt_summary_own(const dt_device_plan *plan, const dt_summary *s,
   return rows > 0 && dt_divide(plan->by_tile, offset) < s->remote_bands[dt_own(plan) + e];
 }
 
-/* Phase 6: sums over groups, and over experts in their order; a warp each. */
+/* Phase 5: sums over groups, and over experts in their order; a warp each. */
 DT_PHASE void dt_summary_lists(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
   const int32_t experts = plan->config.experts_per_rank, groups = plan->config.ranks * experts, own = dt_own(plan);
   const int32_t jobs = 6 + (plan->config.dispatch ? plan->config.ranks : 0);
   if (s->totals->wrong) return;
+  DT_ROLLED
   for (int32_t job = team->warp; job < jobs; job += team->warps) {
     if (job < 3) {
-      dt_warp_scan(job == 0 ? s->first_group : job == 1 ? s->first_part : s->first_segment, groups);
+      int32_t *list = job == 0 ? s->first_group : job == 1 ? s->first_part : s->first_segment;
+      dt_warp_scan(list, list, groups, DT_SCAN_ROWS);
       continue;
     }
     const int32_t m = job - 6, base = m < 0 ? own : m * (experts + 1);
     int32_t *list = job == 3 ? s->remote_start : job == 4 ? s->local_start : job == 5 ? s->own_start : s->sends + base;
     DT_FOR_LANES(lane) {
+      DT_ROLLED
       for (int32_t k = lane; k < experts; k += DT_WARP) {
         const int32_t e = s->order[base + k], remote = s->remote_bands[base + e];
         list[k] = job == 3   ? remote
@@ -261,7 +276,12 @@ DT_PHASE void dt_summary_lists(const dt_device_plan *plan, const dt_summary *s, 
       }
     }
     dt_warp_sync();
-    dt_warp_scan(list, experts);
+    dt_warp_scan(list, list, experts, 2);
+    if (job >= 6 && m != plan->config.rank) {
+      DT_FOR_LANES(lane) {
+        if (lane == 0) dt_add(&s->totals->sends, list[experts]);
+      }
+    }
   }
 }
 
@@ -311,16 +331,9 @@ DT_PHASE void dt_summary_sizes(const dt_device_plan *plan, const dt_summary *s, 
   const dt_plan_config *config = &plan->config;
   const int32_t experts = config->experts_per_rank, groups = config->ranks * experts, own = dt_own(plan);
   const int64_t columns = dt_has_tiles(config) ? (int64_t)config->columns_1 + config->columns_2 : 0;
-  int64_t valid = 0, sends = 0;
-  for (int32_t source = 0; source < config->ranks; source++) {
-    const int32_t *before = &s->before[source * (groups + 1) + config->rank * experts];
-    valid += before[experts] - before[0];
-  }
-  for (int32_t m = 0; config->dispatch && m < config->ranks; m++) {
-    sends += m == config->rank ? dt_summary_own_sends(plan, s) : s->sends[m * (experts + 1) + experts];
-  }
+  const int64_t sends = config->dispatch ? (int64_t)s->totals->sends + dt_summary_own_sends(plan, s) : 0;
   sizes->rows = s->row[own + experts];
-  sizes->padded_rows = sizes->rows - valid;
+  sizes->padded_rows = sizes->rows - s->totals->valid;
   sizes->combine_rows = s->before[config->rank * (groups + 1) + groups];
   sizes->group_count = s->first_group[groups];
   sizes->band_count = s->first_band[own + experts];
@@ -354,7 +367,7 @@ DT_PHASE void dt_summary_decide(const dt_device_plan *plan, const dt_summary *s,
   if (error != DT_DEVICE_PLAN_OK) dt_error_set(plan->error, error);
 }
 
-/* Phase 7: runs; segments by order; D tasks of peers in ring order; sizes. */
+/* Phase 6: runs; segments by order; D tasks of peers in ring order; sizes. */
 DT_PHASE void dt_summary_runs(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
   const int32_t experts = plan->config.experts_per_rank, ranks = plan->config.ranks, own = dt_own(plan);
   if (team->warp == team->warps / 2) { /* beside the scans of the first warps and the runs of the last */
@@ -365,19 +378,22 @@ DT_PHASE void dt_summary_runs(const dt_device_plan *plan, const dt_summary *s, c
   if (s->totals->wrong) return;
   const int32_t junction = plan->config.order == DT_ORDER_REMOTE_FIRST ? dt_summary_junction(plan, s) : -1;
   DT_FOR_ITEMS_BACKWARD(r, team, plan->runs + 1) dt_summary_run(plan, s, junction, r);
+  DT_ROLLED
   for (int32_t job = team->warp; job < 2; job += team->warps) {
     DT_FOR_LANES(lane) {
+      DT_ROLLED
       for (int32_t k = lane; job == 0 && k < experts; k += DT_WARP) {
         const int32_t *segment = &s->first_segment[s->order[own + k] * ranks];
         s->segment_start[k] = segment[ranks] - segment[0];
       }
+      DT_ROLLED
       for (int32_t i = lane; job == 1 && plan->config.dispatch && i < ranks - 1; i += DT_WARP) {
         s->peer_sends[i] = s->sends[dt_ring_owner(plan, plan->config.rank, i) * (experts + 1) + experts];
       }
     }
     dt_warp_sync();
-    if (job == 0) dt_warp_scan(s->segment_start, experts);
-    if (job == 1 && plan->config.dispatch) dt_warp_scan(s->peer_sends, ranks - 1);
+    if (job == 0) dt_warp_scan(s->segment_start, s->segment_start, experts, 2);
+    if (job == 1 && plan->config.dispatch) dt_warp_scan(s->peer_sends, s->peer_sends, ranks - 1, 1);
   }
 }
 

@@ -57,31 +57,50 @@ DT_PHASE int32_t dt_table_group_of(const dt_device_plan *plan, const dt_summary 
 }
 
 /* Groups by tasks: a run adds to the open group, which holds `open` bands, and may end it and others. The first ends at
- * whole units, or with the run; the next ones `step` bands on, as long as `need` are left. */
-DT_PHASE int32_t dt_table_cut_run(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t *open) {
-  const int32_t bands = dt_table_run_bands(s, run), missing = plan->need - *open;
+ * whole units, or with the run; the next ones `step` bands on, as long as `need` are left. Returns how many end. */
+DT_PHASE int32_t dt_table_cut_run(const dt_device_plan *plan, int32_t bands, int32_t *open, int32_t *cut) {
+  const int32_t missing = plan->need - *open;
   if (bands < missing) {
     *open += bands;
     return 0;
   }
-  const int32_t cut = (dt_divide(plan->by_raster, missing - 1) + 1) * plan->raster_bands;
+  *cut = (dt_divide(plan->by_raster, missing - 1) + 1) * plan->raster_bands;
   *open = 0;
-  s->run_cut[run] = cut;
-  if (cut >= bands) return 1;
-  const int32_t more = dt_divide(plan->by_step, bands - cut - 1), rest = bands - cut - more * plan->step;
+  if (*cut >= bands) return 1;
+  const int32_t more = dt_divide(plan->by_step, bands - *cut - 1), rest = bands - *cut - more * plan->step;
   if (rest >= plan->need) return 2 + more;
   *open = rest;
   return 1 + more;
 }
 
-/* Groups by experts: one ends with the last run of every wave_experts-th expert that has bands. */
-DT_PHASE int32_t dt_table_cut_expert(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t *open) {
+/* By one lane. A group by experts ends with the last run of every wave_experts-th expert that has bands. Starts are
+ * read two runs ahead: their latency would be most of a step. */
+DT_PHASE void dt_table_walk(const dt_device_plan *plan, const dt_summary *s) {
+  const int32_t runs = plan->runs, by_experts = dt_plan_by_experts(&plan->config);
   const int32_t pairs = plan->config.order == DT_ORDER_REMOTE_FIRST;
-  if (pairs && run % 2 == 0) return 0;
-  if (s->run_start[run + 1] == s->run_start[run - pairs]) return 0;
-  if (++*open < plan->config.wave_experts) return 0;
-  *open = 0;
-  return 1;
+  int32_t groups = 0, open = 0, previous = 0;
+  int32_t start = 0, next = s->run_start[1], later = runs > 1 ? s->run_start[2] : 0;
+  DT_ROLLED
+  for (int32_t run = 0; run < runs; run++) {
+    const int32_t bands = next - start, group = groups;
+    int32_t cut = INT32_MAX;
+    start = next;
+    next = later;
+    later = run + 3 <= runs ? s->run_start[run + 3] : 0;
+    if (!by_experts) {
+      groups += dt_table_cut_run(plan, bands, &open, &cut);
+    } else if (!pairs || run % 2) {
+      open += bands + (pairs ? previous : 0) > 0;
+      if (open == plan->config.wave_experts) {
+        groups++;
+        open = 0;
+      }
+    }
+    previous = bands;
+    s->run_group[run] = group;
+    s->run_cut[run] = cut;
+  }
+  s->totals->groups = groups + (open > 0);
 }
 
 /* `alternate`: L2 task n of a unit is preceded by min(all, n + max(warm-up, peak)) L1 tasks, where peak is the largest
@@ -93,14 +112,19 @@ DT_PHASE int32_t dt_table_peak(const dt_device_plan *plan, const dt_summary *s, 
   return unit.first * columns_1 - unit.first * columns_2 + (columns_1 - 1) * unit.bands + 1;
 }
 
-DT_PHASE int32_t dt_table_peak_until(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t k) {
-  int32_t peak = dt_max32(s->run_peak[run], dt_table_peak(plan, s, run, 0));
-  if (k > 0) peak = dt_max32(peak, dt_max32(dt_table_peak(plan, s, run, k - 1), dt_table_peak(plan, s, run, k)));
-  return dt_max32(peak, s->totals->warm_up);
+/* Of the units of the run until the k-th. */
+DT_PHASE int32_t dt_table_run_peak(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t k) {
+  const int32_t peak = dt_table_peak(plan, s, run, 0);
+  if (k == 0) return peak;
+  return dt_max32(peak, dt_max32(dt_table_peak(plan, s, run, k - 1), dt_table_peak(plan, s, run, k)));
 }
 
-/* L1 tasks before the first L2 task of unit k of a run, if there are so many, as a number of the L1 task that follows.
- */
+DT_PHASE int32_t dt_table_peak_until(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t k) {
+  const int32_t before = dt_max32(s->run_peak[run], s->totals->warm_up);
+  return dt_max32(before, dt_table_run_peak(plan, s, run, k));
+}
+
+/* The number of the L1 task that follows the first L2 task of unit k of a run. */
 DT_PHASE int32_t dt_table_gate(const dt_device_plan *plan, const dt_summary *s, int32_t run, int32_t k) {
   return (s->run_start[run] + k * plan->raster_bands) * plan->config.columns_2 + dt_table_peak_until(plan, s, run, k);
 }
@@ -109,36 +133,38 @@ DT_PHASE int32_t dt_table_last_unit(const dt_device_plan *plan, const dt_summary
   return dt_divide(plan->by_raster, dt_table_run_bands(s, run) - 1);
 }
 
+/* By one warp. An empty run's gate is that of a unit which adds nothing. */
 DT_PHASE void dt_table_gates(const dt_device_plan *plan, const dt_summary *s) {
-  int32_t peak = INT32_MIN, gate = INT32_MAX;
-  s->totals->warm_up = dt_table_group_start(plan, s, plan->lead) * plan->config.columns_1;
-  for (int32_t run = 0; run < plan->runs; run++) {
-    s->run_peak[run] = peak;
-    if (dt_table_run_bands(s, run) == 0) continue;
-    peak = dt_max32(peak, dt_table_peak_until(plan, s, run, dt_table_last_unit(plan, s, run)));
+  DT_FOR_LANES(lane) {
+    if (lane == 0) s->totals->warm_up = dt_table_group_start(plan, s, plan->lead) * plan->config.columns_1;
+    DT_ROLLED
+    for (int32_t run = lane; run < plan->runs; run += DT_WARP) {
+      s->run_peak[run] = dt_table_run_bands(s, run) > 0
+                             ? dt_table_run_peak(plan, s, run, dt_table_last_unit(plan, s, run))
+                             : INT32_MIN;
+    }
   }
-  for (int32_t run = plan->runs - 1; run >= 0; run--) { /* an empty run has the next one's gate: never the last below */
-    if (dt_table_run_bands(s, run) > 0) gate = dt_table_gate(plan, s, run, 0);
-    s->run_gate[run] = gate;
+  dt_warp_sync();
+  dt_warp_peaks(s->run_peak, plan->runs);
+  DT_FOR_LANES(lane) {
+    DT_ROLLED
+    for (int32_t run = lane; run < plan->runs; run += DT_WARP) {
+      s->run_gate[run] = dt_table_run_bands(s, run) > 0 ? dt_table_gate(plan, s, run, 0)
+                                                        : s->run_start[run] * plan->config.columns_2 +
+                                                              dt_max32(s->run_peak[run], s->totals->warm_up);
+    }
   }
 }
 
-/* Phase 8, by one lane, while the others fill arrays that do not need it. */
+/* Phase 7, by one warp, while the others fill arrays that do not need it. */
 DT_PHASE void dt_table_groups(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
-  int32_t groups = 0, open = 0;
   if (!s->totals->fits || !dt_has_tiles(&plan->config) || plan->config.schedule < DT_SCHEDULE_WAVE) return;
   if (team->warp != 0) return;
   DT_FOR_LANES(lane) {
-    if (lane != 0) continue;
-    for (int32_t run = 0; run < plan->runs; run++) {
-      s->run_group[run] = groups;
-      s->run_cut[run] = INT32_MAX;
-      groups += dt_plan_by_experts(&plan->config) ? dt_table_cut_expert(plan, s, run, &open)
-                                                  : dt_table_cut_run(plan, s, run, &open);
-    }
-    s->totals->groups = groups + (open > 0);
-    if (plan->config.schedule == DT_SCHEDULE_ALTERNATE) dt_table_gates(plan, s);
+    if (lane == 0) dt_table_walk(plan, s);
   }
+  dt_warp_sync();
+  if (plan->config.schedule == DT_SCHEDULE_ALTERNATE) dt_table_gates(plan, s);
 }
 
 DT_PHASE void dt_table_fill(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
@@ -155,8 +181,10 @@ DT_PHASE int32_t dt_table_l2_before(const dt_device_plan *plan, const dt_summary
     return columns_2 * dt_table_group_start(plan, s, dt_table_group_of(plan, s, unit) - plan->lead);
   }
   const int32_t run = dt_last_at_most(s->run_gate, plan->runs, number);
-  if (number < s->totals->warm_up || s->run_gate[run] > number) return 0;
+  if (s->run_gate[run] > number) return 0;
+  if (dt_table_run_bands(s, run) == 0) return s->run_start[run] * columns_2;
   int32_t low = 0, high = dt_table_last_unit(plan, s, run) + 1; /* the last unit whose gate is open */
+  DT_ROLLED
   while (high - low > 1) {
     const int32_t middle = (low + high) / 2;
     if (dt_table_gate(plan, s, run, middle) <= number) {
@@ -182,8 +210,7 @@ DT_PHASE int32_t dt_table_l1_before(const dt_device_plan *plan, const dt_summary
 }
 
 /* Task `number` of L1 or L2. */
-DT_PHASE void dt_table_task(const dt_device_plan *plan, const dt_summary *s, dt_phase phase, int32_t number) {
-  const int32_t first = phase == DT_PHASE_L1;
+DT_PHASE void dt_table_task(const dt_device_plan *plan, const dt_summary *s, int first, int32_t number) {
   const int32_t columns = first ? plan->config.columns_1 : plan->config.columns_2;
   const int32_t position = dt_divide(first ? plan->by_columns_1 : plan->by_columns_2, number);
   const dt_unit_place unit = dt_table_unit_at(plan, s, position);
@@ -192,26 +219,21 @@ DT_PHASE void dt_table_task(const dt_device_plan *plan, const dt_summary *s, dt_
   const int32_t before =
       first ? dt_table_l2_before(plan, s, &unit, number) : dt_table_l1_before(plan, s, &unit, number);
   dt_task *tasks = &plan->arrays.tasks[s->totals->sizes.dispatch_tasks + plan->config.shared_blocks];
-  dt_task_set(&tasks[number + before], phase, dt_table_band(plan, s, &unit, b), column);
+  dt_task_set(&tasks[number + before], first ? DT_PHASE_L1 : DT_PHASE_L2, dt_table_band(plan, s, &unit, b), column);
 }
 
-/* Phase 9, the last. */
+/* Phase 8, the last. */
 DT_PHASE void dt_table_tasks(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
   if (!s->totals->fits || !dt_has_tiles(&plan->config)) return;
   const int32_t bands = s->totals->sizes.band_count, all_1 = bands * plan->config.columns_1;
   DT_FOR_ALL_ITEMS(i, team, all_1 + bands * plan->config.columns_2) {
-    if (i < all_1) {
-      dt_table_task(plan, s, DT_PHASE_L1, i);
-    } else {
-      dt_table_task(plan, s, DT_PHASE_L2, i - all_1);
-    }
+    dt_table_task(plan, s, i < all_1, i < all_1 ? i : i - all_1);
   }
 }
 
 /* The phases in order, with a barrier of the block between each two. The counts must be there before the second. */
 #define DT_PLAN_PHASES(PHASE)                                                                                          \
   PHASE(dt_summary_begin)                                                                                              \
-  PHASE(dt_summary_load)                                                                                               \
   PHASE(dt_summary_sources)                                                                                            \
   PHASE(dt_summary_measure)                                                                                            \
   PHASE(dt_summary_place)                                                                                              \

@@ -7,13 +7,18 @@
 
 #include <stdint.h>
 
-enum { DT_WARP = 32 };
+enum { DT_WARP = 32, DT_SCAN_ROWS = 8 };
 
-/* Everything is inlined: the tables of pointers that phases pass around must stay in registers. */
+/* Everything is inlined: the tables of pointers that phases pass around must stay in registers. Loops that mostly run
+ * once stay rolled: a block runs this code only once, so its length costs time. */
 #ifdef __CUDACC__
 #define DT_PHASE __host__ __device__ static __forceinline__
+#define DT_UNROLL _Pragma("unroll")
+#define DT_ROLLED _Pragma("unroll 1")
 #else
 #define DT_PHASE static inline
+#define DT_UNROLL
+#define DT_ROLLED
 #endif
 
 #ifdef __CUDA_ARCH__
@@ -31,14 +36,16 @@ typedef struct dt_team {
 /* Items [0, count) over the threads of a block, from the first thread on, or from the last (so that first warps which
  * have a scan to do are not also the ones with items); and over the threads of all blocks. */
 #define DT_FOR_ITEMS(i, team, count)                                                                                   \
-  DT_FOR_LANES(lane) for (int32_t i = (team)->warp * DT_WARP + lane; i < (count); i += (team)->warps * DT_WARP)
+  DT_FOR_LANES(lane)                                                                                                   \
+  DT_ROLLED for (int32_t i = (team)->warp * DT_WARP + lane; i < (count); i += (team)->warps * DT_WARP)
 #define DT_FOR_ITEMS_BACKWARD(i, team, count)                                                                          \
   DT_FOR_LANES(lane)                                                                                                   \
-  for (int32_t i = ((team)->warps - (team)->warp) * DT_WARP - 1 - lane; i < (count); i += (team)->warps * DT_WARP)
+  DT_ROLLED for (int32_t i = ((team)->warps - (team)->warp) * DT_WARP - 1 - lane; i < (count);                         \
+                 i += (team)->warps * DT_WARP)
 #define DT_FOR_ALL_ITEMS(i, team, count)                                                                               \
   DT_FOR_LANES(lane)                                                                                                   \
-  for (int32_t i = ((team)->block * (team)->warps + (team)->warp) * DT_WARP + lane; i < (count);                       \
-       i += (team)->blocks * (team)->warps * DT_WARP)
+  DT_ROLLED for (int32_t i = ((team)->block * (team)->warps + (team)->warp) * DT_WARP + lane; i < (count);             \
+                 i += (team)->blocks * (team)->warps * DT_WARP)
 
 DT_PHASE void dt_warp_sync(void) {
 #ifdef __CUDA_ARCH__
@@ -51,7 +58,7 @@ DT_PHASE void dt_add(int32_t *to, int32_t value) {
 #ifdef __CUDA_ARCH__
   atomicAdd(to, value);
 #else
-  *to += value;
+  *to = (int32_t)((uint32_t)*to + (uint32_t)value);
 #endif
 }
 
@@ -64,44 +71,85 @@ DT_PHASE void dt_error_set(uint32_t *error, uint32_t code) {
 #endif
 }
 
-/* Exclusive prefix sums in place, by one warp: values[count] receives the total, which is also returned (64 bits, so
- * that a sum that does not fit is seen). */
-DT_PHASE int64_t dt_warp_scan(int32_t *values, int32_t count) {
-  int64_t total = 0;
+/* Exclusive prefix sums of `from` into `to` (which may be the same), by one warp; to[count] receives the total. `rows`
+ * is a constant: so many entries a lane are in flight. Returns whether a value is negative or a sum exceeds 31 bits:
+ * the first one to do so is below 2^32, so it shows as a sign. */
+DT_PHASE int dt_warp_scan(int32_t *to, const int32_t *from, int32_t count, int rows) {
+  int wrong = 0;
 #ifdef __CUDA_ARCH__
   const int32_t lane = (int32_t)(threadIdx.x % DT_WARP);
-  const int32_t each = ((count + DT_WARP - 1) / DT_WARP) | 1; /* odd: lanes hit different banks */
-  const int32_t first = min(lane * each, count), end = min(first + each, count);
-  int64_t sum = 0;
-  for (int32_t i = first; i < end; i++) sum += values[i];
-  int64_t until = sum;
-  for (int32_t step = 1; step < DT_WARP; step *= 2) {
-    const int64_t other = __shfl_up_sync(0xffffffffu, until, (unsigned)step);
-    if (lane >= step) until += other;
+  int32_t before = 0;
+  DT_ROLLED
+  for (int32_t base = lane; base - lane < count; base += rows * DT_WARP) {
+    int32_t value[DT_SCAN_ROWS], until[DT_SCAN_ROWS];
+    DT_UNROLL
+    for (int i = 0; i < rows; i++) {
+      const int32_t at = base + i * DT_WARP;
+      value[i] = until[i] = at < count ? from[at] : 0;
+    }
+    DT_UNROLL
+    for (int step = 1; step < DT_WARP; step *= 2) {
+      DT_UNROLL
+      for (int i = 0; i < rows; i++) {
+        const int32_t other = __shfl_up_sync(0xffffffffu, until[i], (unsigned)step);
+        if (lane >= step) until[i] += other;
+      }
+    }
+    DT_UNROLL
+    for (int i = 0; i < rows; i++) {
+      const int32_t at = base + i * DT_WARP, sum = before + until[i];
+      wrong |= value[i] | sum;
+      if (at < count) to[at] = sum - value[i];
+      before += __shfl_sync(0xffffffffu, until[i], DT_WARP - 1);
+    }
   }
-  total = __shfl_sync(0xffffffffu, until, DT_WARP - 1);
-  int64_t before = until - sum;
-  for (int32_t i = first; i < end; i++) {
-    const int32_t value = values[i];
-    values[i] = (int32_t)before;
+  if (lane == 0) to[count] = before;
+  wrong = __any_sync(0xffffffffu, wrong < 0);
+  __syncwarp();
+#else
+  uint32_t before = 0;
+  (void)rows;
+  for (int32_t i = 0; i < count; i++) {
+    uint32_t value = (uint32_t)from[i];
+    to[i] = (int32_t)before;
     before += value;
+    wrong |= (value | before) > INT32_MAX;
   }
-  if (lane == 0) values[count] = (int32_t)total;
+  to[count] = (int32_t)before;
+#endif
+  return wrong;
+}
+
+/* The largest of the values before, in place, by one warp; INT32_MIN at first. */
+DT_PHASE void dt_warp_peaks(int32_t *values, int32_t count) {
+  int32_t peak = INT32_MIN;
+#ifdef __CUDA_ARCH__
+  const int32_t lane = (int32_t)(threadIdx.x % DT_WARP);
+  DT_ROLLED
+  for (int32_t at = lane; at - lane < count; at += DT_WARP) {
+    int32_t until = at < count ? values[at] : INT32_MIN;
+    for (int step = 1; step < DT_WARP; step *= 2) {
+      const int32_t other = __shfl_up_sync(0xffffffffu, until, (unsigned)step);
+      if (lane >= step) until = max(until, other);
+    }
+    const int32_t before = __shfl_up_sync(0xffffffffu, until, 1);
+    if (at < count) values[at] = lane == 0 ? peak : max(peak, before);
+    peak = max(peak, __shfl_sync(0xffffffffu, until, DT_WARP - 1));
+  }
   __syncwarp();
 #else
   for (int32_t i = 0; i < count; i++) {
     int32_t value = values[i];
-    values[i] = (int32_t)total;
-    total += value;
+    values[i] = peak;
+    if (value > peak) peak = value;
   }
-  values[count] = (int32_t)total;
 #endif
-  return total;
 }
 
 /* Last index in [0, count) whose value is at most `limit`, or 0. values ascend. */
 DT_PHASE int32_t dt_last_at_most(const int32_t *values, int32_t count, int32_t limit) {
   int32_t low = 0, high = count;
+  DT_ROLLED
   while (high - low > 1) {
     const int32_t middle = (low + high) / 2;
     if (values[middle] <= limit) {
