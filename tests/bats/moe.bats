@@ -143,6 +143,10 @@ setup_file() {
   [ "$output" = "$first" ]
   run --separate-stderr "$DRAINTILE" simulate --ranks 8 --experts 64 --tokens 4096
   refused 2 '--costs: required without --platform and --gemm-rate'
+  local platform=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json # knows the link, not the computation
+  run --separate-stderr "$DRAINTILE" simulate --platform "$platform" --ranks 2 --experts 16 --tokens 4096
+  refused 2 'l1_row_s: 0; allowed: more than 0, by --gemm-rate'
+  "$DRAINTILE" simulate --platform "$platform" --gemm-rate 1e12 --ranks 2 --experts 16 --tokens 4096 >/dev/null
   echo '{"costs": {"l1_rows_s": 1}}' >"$BATS_TEST_TMPDIR/bad.json"
   run --separate-stderr "$DRAINTILE" simulate --costs "$BATS_TEST_TMPDIR/bad.json" --ranks 8 --experts 64 --tokens 4096
   refused 2 'costs.l1_rows_s: no such cost; did you mean l1_row_s'

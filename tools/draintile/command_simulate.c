@@ -140,6 +140,9 @@ static int read_costs(simulate_job *job) {
   if (code == TOOL_OK)
     from_rates(job, (double)args_int(args, "hidden"), (double)args_int(args, "intermediate"),
                (double)args_int(args, "tile-n"));
+  if (code == TOOL_OK && job->costs.l1_base_s + job->costs.l1_row_s <= 0) /* a platform may know the link alone */
+    code = log_fail(TOOL_USAGE,
+                    "l1_row_s: 0; allowed: more than 0, by --gemm-rate, --costs or the platform's sim_l1_row_s");
   return code;
 }
 
