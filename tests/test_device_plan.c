@@ -14,24 +14,33 @@ enum { ROUTINGS = 150, MOST_WARPS = 6, GUARD = 64 };
 /* Without padding at the end. */
 enum { SIZES_BYTES = offsetof(dt_device_plan_sizes, dispatch_count) + sizeof(int32_t) };
 
-static void run_slots(const dt_device_slots *slots) {
+static void run_count(const dt_device_slots *slots) {
   dt_team team = {0, slots->warps, 0, slots->blocks};
-  size_t bytes = dt_slots_count_bytes(slots) + dt_slots_place_bytes(slots); /* enough for either */
-  int32_t *memory = take(bytes, 1);
+  int32_t *memory = take(dt_slots_count_bytes(slots), 1);
 #define PHASE(phase)                                                                                                   \
   for (team.warp = 0; team.warp < team.warps; team.warp++) {                                                           \
-    dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, &team);                                              \
+    dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, team.block, team.warp);                              \
     phase(slots, &scratch, &team);                                                                                     \
   }
   for (team.block = 0; team.block < team.blocks; team.block++) {
-    memset(memory, 0xa5, bytes);
+    memset(memory, 0xa5, dt_slots_count_bytes(slots));
     DT_COUNT_PHASES(PHASE)
   }
-  for (team.block = 0; team.block < team.blocks; team.block++) {
-    memset(memory, 0xa5, bytes);
-    DT_PLACE_PHASES(PHASE)
-  }
 #undef PHASE
+  free(memory);
+}
+
+/* counts: as counted, before they are cleared. */
+static void run_place(const dt_device_slots *slots, const int32_t *counts, int32_t warps) {
+  dt_team team = {0, warps, 0, slots->blocks};
+  int32_t *memory = take(dt_slots_place_bytes(slots), 1);
+  for (team.block = 0; team.block < team.blocks; team.block++) {
+    memset(memory, 0xa5, dt_slots_place_bytes(slots));
+    dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, team.block, 0);
+    for (team.warp = 0; team.warp < warps; team.warp++) dt_place_clear(slots, &scratch, &team);
+    for (team.warp = 0; team.warp < warps; team.warp++) dt_place_sum(slots, counts, &scratch, &team);
+    for (team.warp = 0; team.warp < warps; team.warp++) dt_place_rows(slots, &scratch, &team);
+  }
   free(memory);
 }
 
@@ -66,9 +75,11 @@ static void check_slots(dt_random *random, const routing *r, int32_t rank) {
   device.slot_of_row = take(slots, sizeof(int32_t));
   device.histograms = take((size_t)width * (size_t)device.blocks, sizeof(int32_t));
   if (device.tokens) device.tokens_capacity += random_in(random, 0, 9); /* arrays need only hold what there is */
-  run_slots(&device);
+  run_count(&device);
   assert_int_equal(error, DT_DEVICE_PLAN_OK);
   assert_memory_equal(device.counts, &r->counts[rank * width], sizeof(int32_t) * (size_t)width);
+  run_place(&device, &r->counts[rank * width], random_in(random, 1, MOST_WARPS));
+  for (int32_t g = 0; g < width; g++) assert_int_equal(device.counts[g], 0);
   assert_memory_equal(device.row_of_slot, r->row_of_slot[rank], sizeof(int32_t) * slots);
   assert_memory_equal(device.slot_of_row, r->slot_of_row[rank], sizeof(int32_t) * slots);
   free(device.counts);
@@ -90,21 +101,22 @@ static void test_slots(void **state) {
 /* An id out of range is reported and its slot dropped; too many tokens are reported and none is taken. */
 static void test_slots_errors(void **state) {
   int32_t ids[6] = {0, 7, 2, -2, -1, 2}, clean[6] = {0, -1, 2, -1, -1, 2}, histograms[8];
-  int32_t counts[3], rows[6], slots[6], expected_counts[3], expected_rows[6], expected_slots[6];
+  int32_t counts[3] = {0}, rows[6], slots[6], expected_counts[3], expected_rows[6], expected_slots[6];
   int64_t tokens = 6;
   uint32_t error = 0;
   dt_device_slots device = {ids, &tokens, 6, 1, 3, counts, rows, slots, histograms, &error, 2, 1};
   (void)state;
   assert_int_equal(dt_slots(clean, 6, 1, 3, expected_counts, expected_rows, expected_slots), DT_OK);
-  run_slots(&device);
+  run_count(&device);
   assert_int_equal(error, DT_DEVICE_PLAN_ERROR_ID);
   assert_memory_equal(counts, expected_counts, sizeof counts);
+  run_place(&device, expected_counts, 1);
   assert_memory_equal(rows, expected_rows, sizeof rows);
   assert_memory_equal(slots, expected_slots, 3 * sizeof *slots);
   for (int i = 0; i < 2; i++) {
     error = 0;
     tokens = i == 0 ? 7 : -1;
-    run_slots(&device);
+    run_count(&device);
     assert_int_equal(error, DT_DEVICE_PLAN_ERROR_TOKENS);
     for (int g = 0; g < 3; g++) assert_int_equal(counts[g], 0);
   }

@@ -7,9 +7,9 @@
 #include "plan_slots.h"
 #include "plan_summary.h"
 
-/* Blocks repeat the summary, and every block of the second slots kernel reads the counts of all: more of them only pay
- * for large inputs. Measured on H200 (docs/notes/device-plan.md). */
-enum { SLOTS_WARPS = 32, SLOTS_BLOCKS_MAX = 64, PLAN_WARPS = 16, PLAN_BLOCKS_MAX = 64 };
+/* Blocks repeat the summary, and the last counting block reads the counts of all: more of them only pay for large
+ * inputs. Measured on H200 (docs/notes/device-plan.md). */
+enum { SLOTS_WARPS = 16, SLOTS_BLOCKS_MAX = 128, PLAN_WARPS = 16, PLAN_BLOCKS_MAX = 64 };
 
 static dt_status cuda_fail(cudaError_t error, const char *call) {
   return dt_fail(error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ? DT_ERR_NO_DEVICE : DT_ERR_DEVICE,
@@ -46,7 +46,7 @@ dt_status dt_device_slots_prepare(dt_device_slots *slots, size_t *bytes) {
   while (slots->warps > 1 && dt_slots_count_bytes(slots) > (size_t)shared) slots->warps /= 2;
   if (dt_slots_place_bytes(slots) > (size_t)shared) {
     return dt_fail(DT_ERR_ARGUMENT, "experts: %d; at most %d with %d bytes of shared memory", slots->experts,
-                   (int)(((size_t)shared / sizeof(int32_t) - 1) / 3), shared);
+                   (int)(((size_t)shared / sizeof(int32_t) - 1) / 2), shared);
   }
   slots->blocks = blocks_for(slots->tokens_capacity * slots->top_k, slots->warps, SLOTS_BLOCKS_MAX);
   *bytes = (size_t)slots->blocks * (size_t)slots->experts * sizeof(int32_t);
@@ -104,11 +104,12 @@ dt_status dt_device_plan_prepare(dt_device_plan *plan, size_t *bytes) {
 }
 
 dt_status dt_device_slots_launch(const dt_device_slots *slots, cudaStream_t stream) {
-  const cudaError_t error = dt_slots_kernels_launch(slots, stream);
+  const cudaError_t error = dt_slots_kernel_launch(slots, stream);
   return error == cudaSuccess ? DT_OK : cuda_fail(error, "slots");
 }
 
-dt_status dt_device_plan_launch(const dt_device_plan *plan, int after_kernel, cudaStream_t stream) {
-  const cudaError_t error = dt_plan_kernel_launch(plan, after_kernel, stream);
+dt_status dt_device_plan_launch(const dt_device_plan *plan, const dt_device_slots *slots, int after_kernel,
+                                cudaStream_t stream) {
+  const cudaError_t error = dt_plan_kernel_launch(plan, slots, after_kernel, stream);
   return error == cudaSuccess ? DT_OK : cuda_fail(error, "plan");
 }

@@ -9,22 +9,22 @@
 #include "plan_slots.h"
 #include "plan_table.h"
 
-enum { DT_PLAN_THREADS_MAX = 1024, DT_PLAN_LARGE_THREADS_MAX = 512 };
+enum { DT_SLOTS_THREADS_MAX = 1024, DT_PLAN_THREADS_MAX = 512 };
 
-static __device__ __forceinline__ dt_team dt_team_of_thread() {
+static __device__ __forceinline__ dt_team dt_team_of_thread(int32_t block, int32_t blocks) {
   dt_team team;
   team.warp = (int32_t)(threadIdx.x / DT_WARP);
   team.warps = (int32_t)(blockDim.x / DT_WARP);
-  team.block = (int32_t)blockIdx.x;
-  team.blocks = (int32_t)gridDim.x;
+  team.block = block;
+  team.blocks = blocks;
   return team;
 }
 
-__global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
+__global__ void __launch_bounds__(DT_SLOTS_THREADS_MAX)
     dt_slots_count_kernel(const __grid_constant__ dt_device_slots slots) {
   extern __shared__ int32_t dt_memory[];
-  const dt_team team = dt_team_of_thread();
-  const dt_slots_scratch scratch = dt_slots_scratch_at(&slots, dt_memory, &team);
+  const dt_team team = dt_team_of_thread((int32_t)blockIdx.x, (int32_t)gridDim.x);
+  const dt_slots_scratch scratch = dt_slots_scratch_at(&slots, dt_memory, team.block, team.warp);
   dt_grid_launch();
 #define DT_RUN(phase)                                                                                                  \
   phase(&slots, &scratch, &team);                                                                                      \
@@ -33,24 +33,22 @@ __global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
 #undef DT_RUN
 }
 
-__global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
-    dt_slots_place_kernel(const __grid_constant__ dt_device_slots slots) {
-  extern __shared__ int32_t dt_memory[];
-  const dt_team team = dt_team_of_thread();
-  const dt_slots_scratch scratch = dt_slots_scratch_at(&slots, dt_memory, &team);
-  dt_grid_launch();
-#define DT_RUN(phase)                                                                                                  \
-  phase(&slots, &scratch, &team);                                                                                      \
-  if (phase == dt_place_clear) dt_grid_wait(); /* for the histograms */                                                \
+/* counts: this rank's row of the matrix. */
+static __device__ __forceinline__ void dt_place_run(const dt_device_slots *slots, const int32_t *counts, int32_t block,
+                                                    int32_t *memory) {
+  const dt_team team = dt_team_of_thread(block, slots->blocks);
+  const dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, team.block, 0);
+  dt_place_clear(slots, &scratch, &team);
+  dt_grid_wait(); /* for counts and histograms */
   __syncthreads();
-  DT_PLACE_PHASES(DT_RUN)
-#undef DT_RUN
+  dt_place_sum(slots, counts, &scratch, &team);
+  __syncthreads();
+  dt_place_rows(slots, &scratch, &team);
 }
 
-static __device__ __forceinline__ void dt_plan_run(const dt_device_plan *plan, int32_t *memory) {
-  const dt_team team = dt_team_of_thread();
+static __device__ __forceinline__ void dt_plan_run(const dt_device_plan *plan, int32_t block, int32_t *memory) {
+  const dt_team team = dt_team_of_thread(block, plan->blocks);
   const dt_summary summary = dt_summary_at(plan, memory);
-  dt_grid_launch();
 #define DT_RUN(phase)                                                                                                  \
   phase(plan, &summary, &team);                                                                                        \
   if (phase == dt_summary_begin) dt_grid_wait(); /* for the counts */                                                  \
@@ -59,20 +57,41 @@ static __device__ __forceinline__ void dt_plan_run(const dt_device_plan *plan, i
 #undef DT_RUN
 }
 
-__global__ void __launch_bounds__(DT_PLAN_THREADS_MAX) dt_plan_kernel(const __grid_constant__ dt_device_plan plan) {
+/* The plan in the first blocks, which take longer, slots in the rest. */
+typedef struct dt_plan_argument {
+  dt_device_plan plan;
+  dt_device_slots slots; /* blocks 0: none to place */
+} dt_plan_argument;
+
+__global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
+    dt_plan_kernel(const __grid_constant__ dt_plan_argument argument) {
   extern __shared__ int32_t dt_memory[];
-  dt_plan_run(&plan, dt_memory);
+  const int32_t block = (int32_t)blockIdx.x, place = block - argument.plan.blocks;
+  dt_grid_launch();
+  if (place < 0) {
+    dt_plan_run(&argument.plan, block, dt_memory);
+  } else {
+    dt_place_run(&argument.slots, dt_own_counts(&argument.plan), place, dt_memory);
+  }
 }
 
 /* So many experts and ranks that the summary does not fit into shared memory: each block's is in device memory. */
-__global__ void __launch_bounds__(DT_PLAN_LARGE_THREADS_MAX)
-    dt_plan_large_kernel(const __grid_constant__ dt_device_plan plan) {
-  dt_plan_run(&plan, plan.workspace + (int64_t)blockIdx.x * (int64_t)(dt_summary_bytes(&plan) / sizeof(int32_t)));
+__global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
+    dt_plan_large_kernel(const __grid_constant__ dt_plan_argument argument) {
+  extern __shared__ int32_t dt_memory[];
+  const int32_t block = (int32_t)blockIdx.x, place = block - argument.plan.blocks;
+  const int64_t words = (int64_t)(dt_summary_bytes(&argument.plan) / sizeof(int32_t));
+  dt_grid_launch();
+  if (place < 0) {
+    dt_plan_run(&argument.plan, block, argument.plan.workspace + block * words);
+  } else {
+    dt_place_run(&argument.slots, dt_own_counts(&argument.plan), place, dt_memory);
+  }
 }
 
 extern "C" cudaError_t dt_plan_kernels_prepare(int shared_bytes) {
-  const void *kernels[] = {(const void *)dt_slots_count_kernel, (const void *)dt_slots_place_kernel,
-                           (const void *)dt_plan_kernel};
+  const void *kernels[] = {(const void *)dt_slots_count_kernel, (const void *)dt_plan_kernel,
+                           (const void *)dt_plan_large_kernel};
   for (const void *kernel : kernels) {
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
@@ -101,18 +120,18 @@ static cudaError_t dt_launch(const void *kernel, int32_t blocks, int32_t warps, 
   return cudaLaunchKernelExC(&launch, kernel, arguments);
 }
 
-extern "C" cudaError_t dt_slots_kernels_launch(const dt_device_slots *slots, cudaStream_t stream) {
-  const cudaError_t error = dt_launch((const void *)dt_slots_count_kernel, slots->blocks, slots->warps,
-                                      dt_slots_count_bytes(slots), slots, 0, stream);
-  if (error != cudaSuccess) return error;
-  return dt_launch((const void *)dt_slots_place_kernel, slots->blocks, slots->warps, dt_slots_place_bytes(slots), slots,
-                   1, stream);
+extern "C" cudaError_t dt_slots_kernel_launch(const dt_device_slots *slots, cudaStream_t stream) {
+  return dt_launch((const void *)dt_slots_count_kernel, slots->blocks, slots->warps, dt_slots_count_bytes(slots), slots,
+                   0, stream);
 }
 
-extern "C" cudaError_t dt_plan_kernel_launch(const dt_device_plan *plan, int after_kernel, cudaStream_t stream) {
-  if (plan->workspace) {
-    return dt_launch((const void *)dt_plan_large_kernel, plan->blocks, plan->warps, 0, plan, after_kernel, stream);
-  }
-  return dt_launch((const void *)dt_plan_kernel, plan->blocks, plan->warps, dt_summary_bytes(plan), plan, after_kernel,
-                   stream);
+extern "C" cudaError_t dt_plan_kernel_launch(const dt_device_plan *plan, const dt_device_slots *slots, int after_kernel,
+                                             cudaStream_t stream) {
+  dt_plan_argument argument = {};
+  argument.plan = *plan;
+  if (slots) argument.slots = *slots;
+  size_t shared = plan->workspace ? 0 : dt_summary_bytes(plan);
+  if (slots && dt_slots_place_bytes(slots) > shared) shared = dt_slots_place_bytes(slots);
+  const void *kernel = plan->workspace ? (const void *)dt_plan_large_kernel : (const void *)dt_plan_kernel;
+  return dt_launch(kernel, plan->blocks + argument.slots.blocks, plan->warps, shared, &argument, after_kernel, stream);
 }

@@ -14,7 +14,8 @@ typedef enum dt_device_plan_error {
   DT_DEVICE_PLAN_ERROR_CAPACITY = 4, /* an array is too small */
 } dt_device_plan_error;
 
-/* Everything on the device. Without room for a slot's row nothing else could be placed, so arrays are [capacity]. */
+/* Everything on the device. The first launch adds to counts, which must be 0 before; the second, after the exchange,
+ * clears them for the next layer and takes this rank's from its row of the matrix. */
 typedef struct dt_device_slots {
   const int32_t *ids;    /* [tokens*top_k] in [0, experts), or -1: dropped */
   const int64_t *tokens; /* in device memory; NULL: tokens_capacity */
@@ -24,7 +25,7 @@ typedef struct dt_device_slots {
   int32_t *row_of_slot, *slot_of_row; /* [tokens_capacity*top_k], as dt_slots fills them */
   int32_t *histograms;                /* scratch: [blocks][experts] */
   uint32_t *error;
-  int32_t blocks, warps; /* of the launches */
+  int32_t blocks, warps; /* that count; each such block's slots are placed by one block */
 } dt_device_slots;
 
 /* As the members of dt_plan with these names. All 0 after an error. */
@@ -77,6 +78,11 @@ static inline dt_plan_capacity dt_plan_capacity_of(const dt_plan_config *config,
 
 DT_HD static inline int dt_plan_by_experts(const dt_plan_config *config) {
   return config->schedule == DT_SCHEDULE_WAVE && config->wave_experts > 0;
+}
+
+/* This rank's row of the matrix. */
+DT_HD static inline const int32_t *dt_own_counts(const dt_device_plan *plan) {
+  return plan->counts + (int64_t)plan->config.rank * plan->config.ranks * plan->config.experts_per_rank;
 }
 
 /* config and capacity are set; the rest of what depends on them alone. */

@@ -238,13 +238,13 @@ DT_PHASE void dt_fill_entry(const dt_device_plan *plan, const dt_summary *s, int
   dt_task_set(&plan->arrays.tasks[sizes->task_count - plan->config.reduce_blocks + index], DT_PHASE_REDUCE, index, 0);
 }
 
-/* Phase 7. */
+/* Phase 7. The last threads begin: the first have a task to write. */
 DT_PHASE void dt_fill(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
   const dt_device_plan_sizes *sizes = &s->totals->sizes;
   if (!s->totals->fits) return;
   const int32_t count = sizes->part_count + 2 * sizes->segment_count + sizes->group_count + sizes->band_count +
                         sizes->dispatch_count + plan->config.shared_blocks + plan->config.reduce_blocks;
-  DT_FOR_ALL_ITEMS(i, team, count) dt_fill_entry(plan, s, i);
+  DT_FOR_ALL_ITEMS_BACKWARD(i, team, count) dt_fill_entry(plan, s, i);
 }
 
 #endif

@@ -1,5 +1,6 @@
 /* dt_slots on the device, in two launches: count (every block its own slots: how many an expert has, and which of them
- * each slot is), place (every block adds the rows of experts and blocks before).
+ * each slot is), place (every block adds the rows of experts and blocks before). The exchange waits for counts alone,
+ * so placing shares a launch with the plan.
  *
  * Slots are split over warps in contiguous stretches, 32 at a time, so a slot's row is its expert's first row + slots
  * of the expert in earlier blocks, warps, rounds and lanes: the stable order of dt_slots, whatever the timing.
@@ -13,9 +14,11 @@
  */
 typedef struct dt_slots_scratch {
   int64_t first, end;
-  int32_t *next;           /* launch 1: [warps][experts], slots of each warp, then of the warps before */
-  int32_t *total, *before; /* launch 2: [experts], slots of all blocks, and of the blocks before */
-  int32_t *start;          /* launch 2: [experts + 1], first row */
+  /* Launch 1 */
+  int32_t *next; /* [warps][experts], slots of each warp, then of the warps before */
+  /* Launch 2 */
+  int32_t *before; /* [experts], slots of the blocks before */
+  int32_t *start;  /* [experts + 1], first row */
 } dt_slots_scratch;
 
 static inline size_t dt_slots_count_bytes(const dt_device_slots *slots) {
@@ -23,21 +26,22 @@ static inline size_t dt_slots_count_bytes(const dt_device_slots *slots) {
 }
 
 static inline size_t dt_slots_place_bytes(const dt_device_slots *slots) {
-  return sizeof(int32_t) * (3 * (size_t)slots->experts + 1);
+  return sizeof(int32_t) * (2 * (size_t)slots->experts + 1);
 }
 
-DT_PHASE dt_slots_scratch dt_slots_scratch_at(const dt_device_slots *slots, int32_t *memory, const dt_team *team) {
+/* first and end are those of a counting warp. */
+DT_PHASE dt_slots_scratch dt_slots_scratch_at(const dt_device_slots *slots, int32_t *memory, int32_t block,
+                                              int32_t warp) {
   const int64_t tokens = slots->tokens ? *slots->tokens : slots->tokens_capacity;
-  const int64_t total = tokens < 0 || tokens > slots->tokens_capacity ? 0 : tokens * slots->top_k;
-  const int64_t warps = (int64_t)team->blocks * team->warps;
-  const int64_t each = (total + warps * DT_WARP - 1) / (warps * DT_WARP) * DT_WARP;
+  const uint32_t total = tokens < 0 || tokens > slots->tokens_capacity ? 0 : (uint32_t)tokens * (uint32_t)slots->top_k;
+  const uint32_t lanes = (uint32_t)(slots->blocks * slots->warps * DT_WARP);
+  const int64_t each = (int64_t)((total + lanes - 1) / lanes) * DT_WARP;
   dt_slots_scratch scratch;
-  scratch.first = ((int64_t)team->block * team->warps + team->warp) * each;
+  scratch.first = ((int64_t)block * slots->warps + warp) * each;
   scratch.end = dt_min64(scratch.first + each, total);
   scratch.next = memory;
-  scratch.total = memory;
-  scratch.before = memory + slots->experts;
-  scratch.start = memory + 2 * (int64_t)slots->experts;
+  scratch.before = memory;
+  scratch.start = memory + slots->experts;
   return scratch;
 }
 
@@ -101,25 +105,25 @@ DT_PHASE void dt_count_add(const dt_device_slots *slots, const dt_slots_scratch 
   }
 }
 
-/* From slots of each warp to slots of the warps before; all of them to the other blocks. */
+/* From slots of each warp to slots of the warps before; all of them to the other blocks and to the exchange. */
 DT_PHASE void dt_count_warps(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
-  enum { BATCH = 8 };
+  enum { BATCH = 4 };
   const int32_t experts = slots->experts;
   DT_FOR_ITEMS(g, team, experts) {
     int32_t before = 0;
     DT_ROLLED
-    for (int32_t first = 0; first < team->warps; first += BATCH) {
-      int32_t count[BATCH];
+    for (int32_t w = 0; w < team->warps; w += BATCH) {
+      int32_t *next = &scratch->next[w * experts + g], count[BATCH];
       DT_UNROLL
-      for (int i = 0; i < BATCH; i++)
-        count[i] = first + i < team->warps ? scratch->next[(int64_t)(first + i) * experts + g] : 0;
+      for (int i = 0; i < BATCH; i++) count[i] = w + i < team->warps ? next[i * experts] : 0;
       DT_UNROLL
       for (int i = 0; i < BATCH; i++) {
-        if (first + i < team->warps) scratch->next[(int64_t)(first + i) * experts + g] = before;
+        if (w + i < team->warps) next[i * experts] = before;
         before += count[i];
       }
     }
     slots->histograms[(int64_t)team->block * experts + g] = before;
+    if (before > 0) dt_add(&slots->counts[g], before);
   }
 }
 
@@ -140,69 +144,58 @@ DT_PHASE void dt_count_rank(const dt_device_slots *slots, const dt_slots_scratch
   }
 }
 
-/* Launch 2. */
+/* team->block is the counting block. */
 DT_PHASE void dt_place_clear(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
-  DT_FOR_ITEMS(g, team, slots->experts) scratch->total[g] = scratch->before[g] = 0;
+  DT_FOR_ITEMS(g, team, slots->experts) scratch->before[g] = 0;
 }
 
-/* Sums over blocks, which several threads share where there are more threads than experts. */
-DT_PHASE void dt_place_sum(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
+/* The first row of every expert; slots of the blocks before, which several threads share where there are more threads
+ * than experts. */
+DT_PHASE void dt_place_sum(const dt_device_slots *slots, const int32_t *counts, const dt_slots_scratch *scratch,
+                           const dt_team *team) {
   enum { BATCH = 16 };
   const int32_t experts = slots->experts, shares = dt_max32(1, team->warps * DT_WARP / experts);
-  DT_FOR_ITEMS(i, team, experts * shares) {
+  if (team->warp == 0) dt_warp_scan(scratch->start, counts, experts, DT_SCAN_EACH);
+  DT_FOR_ITEMS_BACKWARD(i, team, experts * shares) {
     const int32_t share = i / experts, g = i - share * experts;
-    int32_t total = 0, before = 0;
+    int32_t sum = 0;
     DT_ROLLED
-    for (int32_t first = share; first < team->blocks; first += BATCH * shares) {
+    for (int32_t first = share; first < team->block; first += BATCH * shares) {
       int32_t count[BATCH];
       DT_UNROLL
       for (int j = 0; j < BATCH; j++) {
         const int32_t block = first + j * shares;
-        count[j] = block < team->blocks ? slots->histograms[(int64_t)block * experts + g] : 0;
+        count[j] = block < team->block ? slots->histograms[(int64_t)block * experts + g] : 0;
       }
       DT_UNROLL
-      for (int j = 0; j < BATCH; j++) {
-        total += count[j];
-        if (first + j * shares < team->block) before += count[j];
-      }
+      for (int j = 0; j < BATCH; j++) sum += count[j];
     }
-    dt_add(&scratch->total[g], total);
-    dt_add(&scratch->before[g], before);
+    dt_add(&scratch->before[g], sum);
   }
-}
-
-DT_PHASE void dt_place_start(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
-  if (team->block == 0) {
-    DT_FOR_ITEMS_BACKWARD(g, team, slots->experts) slots->counts[g] = scratch->total[g];
-  }
-  if (team->warp == 0) dt_warp_scan(scratch->start, scratch->total, slots->experts, DT_SCAN_ROWS);
+  if (team->block != 0) return;
+  DT_FOR_ITEMS(g, team, experts) slots->counts[g] = 0; /* for the next layer */
 }
 
 DT_PHASE void dt_place_rows(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
-  (void)team;
+  const int64_t first = dt_slots_scratch_at(slots, scratch->before, team->block, 0).first;
+  const int64_t end = dt_slots_scratch_at(slots, scratch->before, team->block, slots->warps - 1).end;
   DT_FOR_LANES(lane) {
-    DT_ROLLED
-    for (int64_t slot = scratch->first + lane; slot < scratch->end; slot += DT_WARP) {
-      const int32_t rank = slots->row_of_slot[slot], expert = dt_slot_expert(slots, scratch, slot);
-      if (expert < 0) continue;
-      const int32_t row = scratch->start[expert] + scratch->before[expert] + rank;
+    for (int64_t slot = first + team->warp * DT_WARP + lane; slot < end; slot += team->warps * DT_WARP) {
+      const int32_t rank = slots->row_of_slot[slot], id = slots->ids[slot];
+      if (rank < 0) continue;
+      const int32_t row = scratch->start[id] + scratch->before[id] + rank;
       slots->row_of_slot[slot] = row;
       slots->slot_of_row[row] = (int32_t)slot;
     }
   }
 }
 
-/* The phases in order, with a barrier of the block between each two. The histograms must be there before the second of
- * DT_PLACE_PHASES. */
+/* The phases of launch 1 in order, with a barrier of the block between each two; launch 2 has dt_place_clear,
+ * dt_place_sum and dt_place_rows. */
 #define DT_COUNT_PHASES(PHASE)                                                                                         \
   PHASE(dt_count_clear)                                                                                                \
   PHASE(dt_count_add)                                                                                                  \
   PHASE(dt_count_warps)                                                                                                \
   PHASE(dt_count_rank)
-#define DT_PLACE_PHASES(PHASE)                                                                                         \
-  PHASE(dt_place_clear)                                                                                                \
-  PHASE(dt_place_sum)                                                                                                  \
-  PHASE(dt_place_start)                                                                                                \
-  PHASE(dt_place_rows)
 
 #endif

@@ -151,35 +151,26 @@ DT_PHASE void dt_summary_sources(const dt_device_plan *plan, const dt_summary *s
   DT_ROLLED
   for (int32_t source = team->warp; source < plan->config.ranks; source += team->warps) {
     const int32_t *counts = &plan->counts[source * width];
-    if (dt_warp_scan(&s->before[source * (width + 1)], counts, width, DT_SCAN_ROWS)) s->totals->wrong = 1;
+    if (dt_warp_scan(&s->before[source * (width + 1)], counts, width, DT_SCAN_EACH)) s->totals->wrong = 1;
   }
 }
 
 /* Phase 3: each measured expert, as dt_expert_measure. */
 DT_PHASE void dt_summary_measure_expert(const dt_device_plan *plan, const dt_summary *s, int32_t m, int32_t e) {
-  enum { BATCH = 8 };
   const int32_t ranks = plan->config.ranks, experts = plan->config.experts_per_rank, x = m * (experts + 1) + e;
   const int32_t aligned = plan->config.layout == DT_LAYOUT_ALIGNED,
                 rank = plan->config.dispatch ? m : plan->config.rank;
   const int32_t own = rank == plan->config.rank;
-  int64_t span = 0, remote = 0;
-  int64_t valid = 0;
-  DT_ROLLED
-  for (int32_t first = 0; first < ranks; first += BATCH) {
-    int32_t rows[BATCH];
-    DT_UNROLL
-    for (int i = 0; i < BATCH; i++) {
-      rows[i] = first + i < ranks ? dt_slots_of(plan, s, dt_ring_owner(plan, rank, first + i), rank * experts + e) : 0;
-    }
-    DT_UNROLL
-    for (int i = 0; i < BATCH; i++) {
-      if (first + i >= ranks) continue;
-      if (dt_ring_owner(plan, rank, first + i) == plan->config.rank) s->offset[x] = (int32_t)span;
-      if (own) s->group_offset[e * ranks + first + i] = (int32_t)span;
-      if (first + i == ranks - 1) remote = span;
-      valid += rows[i];
-      span += aligned ? (int64_t)dt_bands_of(plan, rows[i]) * plan->config.tile_m : rows[i];
-    }
+  int64_t span = 0, remote = 0, valid = 0;
+  const int32_t width = ranks * experts + 1, g = rank * experts + e;
+  for (int32_t place = 0; place < ranks; place++) {
+    const int32_t owner = dt_ring_owner(plan, rank, place);
+    const int32_t *before = &s->before[owner * width + g], rows = before[1] - before[0];
+    if (owner == plan->config.rank) s->offset[x] = (int32_t)span;
+    if (own) s->group_offset[e * ranks + place] = (int32_t)span;
+    if (place == ranks - 1) remote = span;
+    valid += rows;
+    span += aligned ? (int64_t)dt_bands_of(plan, rows) * plan->config.tile_m : rows;
   }
   if (span > INT32_MAX) {
     s->totals->wrong = 1;
@@ -260,7 +251,7 @@ DT_PHASE void dt_summary_lists(const dt_device_plan *plan, const dt_summary *s, 
   for (int32_t job = team->warp; job < jobs; job += team->warps) {
     if (job < 3) {
       int32_t *list = job == 0 ? s->first_group : job == 1 ? s->first_part : s->first_segment;
-      dt_warp_scan(list, list, groups, DT_SCAN_ROWS);
+      dt_warp_scan(list, list, groups, DT_SCAN_EACH);
       continue;
     }
     const int32_t m = job - 6, base = m < 0 ? own : m * (experts + 1);
@@ -308,6 +299,7 @@ DT_PHASE int32_t dt_summary_run_start(const dt_device_plan *plan, const dt_summa
 }
 
 DT_PHASE void dt_summary_run(const dt_device_plan *plan, const dt_summary *s, int32_t junction, int32_t r) {
+  s->run_cut[r] = INT32_MAX;
   const int32_t experts = plan->config.experts_per_rank, own = dt_own(plan);
   if (plan->config.order != DT_ORDER_REMOTE_FIRST) {
     s->run_start[r] = s->run_band[r] = s->first_band[own + r];

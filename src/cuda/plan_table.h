@@ -56,51 +56,52 @@ DT_PHASE int32_t dt_table_group_of(const dt_device_plan *plan, const dt_summary 
   return behind < 0 ? group : group + 1 + dt_divide(plan->by_step, behind);
 }
 
-/* Groups by tasks: a run adds to the open group, which holds `open` bands, and may end it and others. The first ends at
- * whole units, or with the run; the next ones `step` bands on, as long as `need` are left. Returns how many end. */
-DT_PHASE int32_t dt_table_cut_run(const dt_device_plan *plan, int32_t bands, int32_t *open, int32_t *cut) {
-  const int32_t missing = plan->need - *open;
-  if (bands < missing) {
-    *open += bands;
-    return 0;
-  }
-  *cut = (dt_divide(plan->by_raster, missing - 1) + 1) * plan->raster_bands;
+/* Groups by tasks, where a run ends the open one: the missing bands are rounded up to whole units, or the run; the next
+ * groups end `step` bands on, as long as `need` are left. Returns how many end, and what is open behind the run. */
+DT_PHASE int32_t dt_table_cut_run(const dt_device_plan *plan, int32_t bands, int32_t missing, int32_t *open,
+                                  int32_t *run_cut) {
+  const int32_t cut = (dt_divide(plan->by_raster, missing - 1) + 1) * plan->raster_bands;
   *open = 0;
-  if (*cut >= bands) return 1;
-  const int32_t more = dt_divide(plan->by_step, bands - *cut - 1), rest = bands - *cut - more * plan->step;
+  *run_cut = cut;
+  if (cut >= bands) return 1;
+  const int32_t more = dt_divide(plan->by_step, bands - cut - 1), rest = bands - cut - more * plan->step;
   if (rest >= plan->need) return 2 + more;
   *open = rest;
   return 1 + more;
 }
 
-/* By one lane. A group by experts ends with the last run of every wave_experts-th expert that has bands. Starts are
- * read two runs ahead: their latency would be most of a step. */
-DT_PHASE void dt_table_walk(const dt_device_plan *plan, const dt_summary *s) {
-  const int32_t runs = plan->runs, by_experts = dt_plan_by_experts(&plan->config);
-  const int32_t pairs = plan->config.order == DT_ORDER_REMOTE_FIRST;
-  int32_t groups = 0, open = 0, previous = 0;
-  int32_t start = 0, next = s->run_start[1], later = runs > 1 ? s->run_start[2] : 0;
+/* By one lane, and most runs only add to the open group: starts are read two runs ahead, and run_cut says already that
+ * no group ends. Returns the number of groups. */
+DT_PHASE int32_t dt_table_walk_tasks(const dt_device_plan *plan, const dt_summary *s) {
+  const int32_t runs = plan->runs, need = plan->need;
+  int32_t groups = 0, open = 0, start = 0, next = s->run_start[1], later = s->run_start[dt_min32(2, runs)];
   DT_ROLLED
   for (int32_t run = 0; run < runs; run++) {
-    const int32_t bands = next - start, group = groups;
-    int32_t cut = INT32_MAX;
+    const int32_t bands = next - start, before = open;
     start = next;
     next = later;
-    later = run + 3 <= runs ? s->run_start[run + 3] : 0;
-    if (!by_experts) {
-      groups += dt_table_cut_run(plan, bands, &open, &cut);
-    } else if (!pairs || run % 2) {
-      open += bands + (pairs ? previous : 0) > 0;
-      if (open == plan->config.wave_experts) {
-        groups++;
-        open = 0;
-      }
-    }
-    previous = bands;
-    s->run_group[run] = group;
-    s->run_cut[run] = cut;
+    later = s->run_start[dt_min32(run + 3, runs)];
+    s->run_group[run] = groups;
+    open += bands;
+    if (open >= need) groups += dt_table_cut_run(plan, bands, need - before, &open, &s->run_cut[run]);
   }
-  s->totals->groups = groups + (open > 0);
+  return groups + (open > 0);
+}
+
+/* A group by experts ends with the last run of every wave_experts-th expert that has bands. */
+DT_PHASE int32_t dt_table_walk_experts(const dt_device_plan *plan, const dt_summary *s) {
+  const int32_t pairs = plan->config.order == DT_ORDER_REMOTE_FIRST;
+  int32_t groups = 0, open = 0;
+  DT_ROLLED
+  for (int32_t run = 0; run < plan->runs; run++) {
+    s->run_group[run] = groups;
+    if (pairs && run % 2 == 0) continue;
+    open += s->run_start[run + 1] > s->run_start[run - pairs];
+    if (open < plan->config.wave_experts) continue;
+    groups++;
+    open = 0;
+  }
+  return groups + (open > 0);
 }
 
 /* `alternate`: L2 task n of a unit is preceded by min(all, n + max(warm-up, peak)) L1 tasks, where peak is the largest
@@ -161,7 +162,9 @@ DT_PHASE void dt_table_groups(const dt_device_plan *plan, const dt_summary *s, c
   if (!s->totals->fits || !dt_has_tiles(&plan->config) || plan->config.schedule < DT_SCHEDULE_WAVE) return;
   if (team->warp != 0) return;
   DT_FOR_LANES(lane) {
-    if (lane == 0) dt_table_walk(plan, s);
+    if (lane != 0) continue;
+    s->totals->groups =
+        dt_plan_by_experts(&plan->config) ? dt_table_walk_experts(plan, s) : dt_table_walk_tasks(plan, s);
   }
   dt_warp_sync();
   if (plan->config.schedule == DT_SCHEDULE_ALTERNATE) dt_table_gates(plan, s);

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { DT_WARP = 32, DT_SCAN_ROWS = 8 };
+enum { DT_WARP = 32, DT_SCAN_EACH = 8 };
 
 /* Everything is inlined: the tables of pointers that phases pass around must stay in registers. Loops that mostly run
  * once stay rolled: a block runs this code only once, so its length costs time. */
@@ -46,6 +46,10 @@ typedef struct dt_team {
   DT_FOR_LANES(lane)                                                                                                   \
   DT_ROLLED for (int32_t i = ((team)->block * (team)->warps + (team)->warp) * DT_WARP + lane; i < (count);             \
                  i += (team)->blocks * (team)->warps * DT_WARP)
+#define DT_FOR_ALL_ITEMS_BACKWARD(i, team, count)                                                                      \
+  DT_FOR_LANES(lane)                                                                                                   \
+  DT_ROLLED for (int32_t i = (((team)->blocks - (team)->block) * (team)->warps - (team)->warp) * DT_WARP - 1 - lane;   \
+                 i < (count); i += (team)->blocks * (team)->warps * DT_WARP)
 
 DT_PHASE void dt_warp_sync(void) {
 #ifdef __CUDA_ARCH__
@@ -71,36 +75,35 @@ DT_PHASE void dt_error_set(uint32_t *error, uint32_t code) {
 #endif
 }
 
-/* Exclusive prefix sums of `from` into `to` (which may be the same), by one warp; to[count] receives the total. `rows`
- * is a constant: so many entries a lane are in flight. Returns whether a value is negative or a sum exceeds 31 bits:
- * the first one to do so is below 2^32, so it shows as a sign. */
-DT_PHASE int dt_warp_scan(int32_t *to, const int32_t *from, int32_t count, int rows) {
+/* Exclusive prefix sums of `from` into `to` (which may be the same), by one warp; to[count] receives the total. Each
+ * lane takes `each` entries in a row at a time, a constant up to DT_SCAN_EACH. Returns whether a value is negative or a
+ * sum exceeds 31 bits: the first one to do so is below 2^32, so it shows as a sign. */
+DT_PHASE int dt_warp_scan(int32_t *to, const int32_t *from, int32_t count, int each) {
   int wrong = 0;
 #ifdef __CUDA_ARCH__
   const int32_t lane = (int32_t)(threadIdx.x % DT_WARP);
   int32_t before = 0;
   DT_ROLLED
-  for (int32_t base = lane; base - lane < count; base += rows * DT_WARP) {
-    int32_t value[DT_SCAN_ROWS], until[DT_SCAN_ROWS];
+  for (int32_t base = 0; base < count; base += each * DT_WARP) {
+    const int32_t at = base + lane * each;
+    int32_t value[DT_SCAN_EACH], sum = 0;
     DT_UNROLL
-    for (int i = 0; i < rows; i++) {
-      const int32_t at = base + i * DT_WARP;
-      value[i] = until[i] = at < count ? from[at] : 0;
-    }
+    for (int i = 0; i < each; i++) value[i] = at + i < count ? from[at + i] : 0;
+    DT_UNROLL
+    for (int i = 0; i < each; i++) sum += value[i];
+    int32_t until = sum;
     DT_UNROLL
     for (int step = 1; step < DT_WARP; step *= 2) {
-      DT_UNROLL
-      for (int i = 0; i < rows; i++) {
-        const int32_t other = __shfl_up_sync(0xffffffffu, until[i], (unsigned)step);
-        if (lane >= step) until[i] += other;
-      }
+      const int32_t other = __shfl_up_sync(0xffffffffu, until, (unsigned)step);
+      if (lane >= step) until += other;
     }
+    int32_t next = before + until - sum;
+    before += __shfl_sync(0xffffffffu, until, DT_WARP - 1);
     DT_UNROLL
-    for (int i = 0; i < rows; i++) {
-      const int32_t at = base + i * DT_WARP, sum = before + until[i];
-      wrong |= value[i] | sum;
-      if (at < count) to[at] = sum - value[i];
-      before += __shfl_sync(0xffffffffu, until[i], DT_WARP - 1);
+    for (int i = 0; i < each; i++) {
+      if (at + i < count) to[at + i] = next;
+      next += value[i];
+      wrong |= value[i] | next;
     }
   }
   if (lane == 0) to[count] = before;
@@ -108,7 +111,7 @@ DT_PHASE int dt_warp_scan(int32_t *to, const int32_t *from, int32_t count, int r
   __syncwarp();
 #else
   uint32_t before = 0;
-  (void)rows;
+  (void)each;
   for (int32_t i = 0; i < count; i++) {
     uint32_t value = (uint32_t)from[i];
     to[i] = (int32_t)before;
