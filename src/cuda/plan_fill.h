@@ -5,11 +5,11 @@
 #include "plan_summary.h"
 
 /* The k-th entry of an expert's paced order (dt_expert_paced): i remote and k - i local bands come before it. A
- * proportional guess for i is off by two at most. */
+ * proportional guess for i is off by two, and by the rounding of a float; comparing keys corrects it. */
 DT_PHASE int32_t dt_paced_band(int32_t remote, int32_t local, int32_t k) {
   const int64_t nr = remote, nl = local;
   if (remote == 0 || local == 0) return k;
-  int32_t i = (int32_t)(k * nr / (nr + nl));
+  int32_t i = dt_min32((int32_t)((float)k * (float)remote / (float)(remote + local)), k);
   /* Local j = k - i is before remote i - 1: one remote too many. Remote i is before local j - 1: one too few. */
   DT_ROLLED
   while (i > 0 && k - i < local && (2 * ((int64_t)k - i) + 1) * nr < (2 * (int64_t)i - 1) * nl) i--;
