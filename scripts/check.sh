@@ -27,6 +27,6 @@ stage() { # name, preset, ctest arguments
 
 stage release release
 stage "address and undefined behaviour sanitizers" asan -LE timing
-stage "thread sanitizer" tsan -L threads
+stage "thread sanitizer" tsan -L threads -LE timing
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
