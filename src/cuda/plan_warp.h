@@ -164,6 +164,24 @@ DT_PHASE int32_t dt_last_at_most(const int32_t *values, int32_t count, int32_t l
   return low;
 }
 
+/* Last index in [first, count) whose value is below `limit`, by one warp; that of `first` is. values ascend. */
+DT_PHASE int32_t dt_warp_last_below(const int32_t *values, int32_t first, int32_t count, int32_t limit) {
+  int32_t last = first;
+#ifdef __CUDA_ARCH__
+  const int32_t lane = (int32_t)(threadIdx.x % DT_WARP);
+  DT_ROLLED
+  for (int32_t base = first; base < count; base += DT_WARP) {
+    const int32_t at = base + lane;
+    const uint32_t below = __ballot_sync(0xffffffffu, at < count && values[at] < limit);
+    if (below != 0) last = base + DT_WARP - 1 - __clz((int)below);
+    if (below != 0xffffffffu) break;
+  }
+#else
+  while (last + 1 < count && values[last + 1] < limit) last++;
+#endif
+  return last;
+}
+
 /* Division of numbers below 2^31 by a constant of the configuration: a multiplication, of which the upper half is kept,
  * and a shift. */
 typedef struct dt_divider {
