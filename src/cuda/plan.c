@@ -97,10 +97,6 @@ dt_status dt_device_plan_prepare(dt_device_plan *plan, size_t *bytes) {
   if (status == DT_OK) status = shared_limit(&shared);
   if (status != DT_OK) return status;
   dt_device_plan_derive(plan);
-  if (plan->summary_words > INT32_MAX) {
-    return dt_fail(DT_ERR_ARGUMENT, "ranks: %d, experts_per_rank: %d; a summary of at most %d words",
-                   plan->config.ranks, plan->config.experts_per_rank, INT32_MAX);
-  }
   plan->warps = PLAN_WARPS;
   plan->blocks = blocks_for(plan->capacity.tasks, plan->warps, PLAN_BLOCKS_MAX);
   *bytes = dt_summary_bytes(plan) <= (size_t)shared ? 0 : (size_t)plan->blocks * dt_summary_bytes(plan);

@@ -80,9 +80,10 @@ __global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
     dt_plan_large_kernel(const __grid_constant__ dt_plan_argument argument) {
   extern __shared__ int32_t dt_memory[];
   const int32_t block = (int32_t)blockIdx.x, place = block - argument.plan.blocks;
+  const int64_t words = (int64_t)(dt_summary_bytes(&argument.plan) / sizeof(int32_t));
   dt_grid_launch();
   if (place < 0) {
-    dt_plan_run(&argument.plan, block, argument.plan.workspace + block * argument.plan.summary_words);
+    dt_plan_run(&argument.plan, block, argument.plan.workspace + block * words);
   } else {
     dt_place_run(&argument.slots, dt_own_counts(&argument.plan), place, dt_memory);
   }

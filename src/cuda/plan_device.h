@@ -42,44 +42,6 @@ typedef struct dt_plan_capacity {
 /* At most, so that positions fit 31 bits: rows and tasks, and each other array. */
 enum { DT_PLAN_TASKS_MAX = (1 << 30) - 1, DT_PLAN_ENTRIES_MAX = (1 << 27) - 1 };
 
-/* What a block sums up first (plan_summary.h): this, and then arrays. */
-typedef struct dt_summary_totals {
-  dt_device_plan_sizes sizes;
-  int32_t wrong;        /* counts cannot be planned */
-  int32_t fits;         /* sizes are within the capacities: arrays may be written */
-  int32_t groups;       /* of units */
-  int32_t warm_up;      /* alternate: L1 tasks before the first L2 task */
-  int32_t valid, sends; /* this rank's rows without padding; D tasks for peers */
-} dt_summary_totals;
-
-/* Arrays of the summary and their lengths. measured: ranks whose experts are needed. */
-#define DT_SUMMARY_ARRAYS(ARRAY)                                                                                       \
-  ARRAY(before, ranks *(ranks * experts + 1))                                                                          \
-  ARRAY(row, measured *(experts + 1))                                                                                  \
-  ARRAY(first_band, measured *(experts + 1))                                                                           \
-  ARRAY(sends, measured *(experts + 1))                                                                                \
-  ARRAY(remote_bands, measured *(experts + 1))                                                                         \
-  ARRAY(offset, measured *(experts + 1))                                                                               \
-  ARRAY(order, measured *(experts + 1))                                                                                \
-  ARRAY(peer_sends, ranks + 1)                                                                                         \
-  ARRAY(group_offset, ranks *experts + 1)                                                                              \
-  ARRAY(first_group, ranks *experts + 1)                                                                               \
-  ARRAY(first_part, ranks *experts + 1)                                                                                \
-  ARRAY(first_segment, ranks *experts + 1)                                                                             \
-  ARRAY(remote_start, experts + 1)                                                                                     \
-  ARRAY(local_start, experts + 1)                                                                                      \
-  ARRAY(own_start, experts + 1)                                                                                        \
-  ARRAY(segment_start, experts + 1)                                                                                    \
-  ARRAY(run_start, runs + 1)                                                                                           \
-  ARRAY(run_band, runs + 1)                                                                                            \
-  ARRAY(run_group, runs + 1)                                                                                           \
-  ARRAY(run_cut, runs + 1)                                                                                             \
-  ARRAY(run_peak, runs + 1)                                                                                            \
-  ARRAY(run_gate, runs + 1)
-#define DT_SUMMARY_NAME(name, words) DT_SUMMARY_##name,
-enum { DT_SUMMARY_ARRAYS(DT_SUMMARY_NAME) DT_SUMMARY_ARRAY_COUNT };
-#undef DT_SUMMARY_NAME
-
 typedef struct dt_device_plan {
   dt_plan_config config;
   dt_plan_capacity capacity;
@@ -92,8 +54,6 @@ typedef struct dt_device_plan {
   int32_t segment_bands, raster_bands, lead; /* not above what the capacity allows to matter */
   int32_t need, step; /* bands a group holds at least; the same in whole units: distance of two groups in a run */
   int32_t runs;       /* of the table */
-  int32_t summary_at[DT_SUMMARY_ARRAY_COUNT]; /* in words */
-  int64_t summary_words;
   /* Chosen by the host. */
   int32_t blocks, warps;
   int32_t *workspace; /* [blocks][summary], where it does not fit into shared memory; else NULL */
@@ -120,30 +80,9 @@ DT_HD static inline int dt_plan_by_experts(const dt_plan_config *config) {
   return config->schedule == DT_SCHEDULE_WAVE && config->wave_experts > 0;
 }
 
-DT_PHASE int32_t dt_measured(const dt_device_plan *plan) {
-  return plan->config.dispatch ? plan->config.ranks : 1;
-}
-
 /* This rank's row of the matrix. */
 DT_HD static inline const int32_t *dt_own_counts(const dt_device_plan *plan) {
   return plan->counts + (int64_t)plan->config.rank * plan->config.ranks * plan->config.experts_per_rank;
-}
-
-/* Where the summary's arrays are, behind its totals. */
-static inline void dt_summary_derive(dt_device_plan *plan) {
-  const int64_t ranks = plan->config.ranks, experts = plan->config.experts_per_rank, runs = plan->runs;
-  const int64_t measured = dt_measured(plan);
-  int64_t at = sizeof(dt_summary_totals) / sizeof(int32_t);
-#define PLACE(name, words)                                                                                             \
-  plan->summary_at[DT_SUMMARY_##name] = (int32_t)at;                                                                   \
-  at += words;
-  DT_SUMMARY_ARRAYS(PLACE)
-#undef PLACE
-  plan->summary_words = (at + 3) & ~(int64_t)3;
-}
-
-DT_HD static inline size_t dt_summary_bytes(const dt_device_plan *plan) {
-  return (size_t)plan->summary_words * sizeof(int32_t);
 }
 
 /* config and capacity are set; the rest of what depends on them alone. */
@@ -159,7 +98,6 @@ static inline void dt_device_plan_derive(dt_device_plan *plan) {
     plan->step = (int32_t)(dt_ceil_div(plan->need, plan->raster_bands) * plan->raster_bands);
   }
   plan->runs = config->order == DT_ORDER_REMOTE_FIRST ? 2 * config->experts_per_rank : config->experts_per_rank;
-  dt_summary_derive(plan);
   plan->by_tile = dt_divider_of(config->tile_m);
   plan->by_segment = dt_divider_of(plan->segment_bands);
   plan->by_raster = dt_divider_of(plan->raster_bands);

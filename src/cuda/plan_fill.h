@@ -59,28 +59,26 @@ DT_PHASE void dt_fill_group(const dt_device_plan *plan, const dt_summary *s, int
   group->dst_row = s->before[at.owner * (width + 1) + plan->config.rank * experts + at.expert];
 }
 
-/* The band whose first row, at offset `from` of the expert, is in group j; its first part is `index`. An aligned band
- * has that part alone; a packed one all rows until the next band, remote ones first. */
-DT_PHASE void dt_fill_band(const dt_device_plan *plan, const dt_summary *s, int32_t j, int32_t from, int32_t index,
-                           int32_t part_rows) {
-  const int32_t tile_m = plan->config.tile_m, expert = dt_divide(plan->by_ranks, j), x = dt_own(plan) + expert;
-  const int32_t own = (expert + 1) * plan->config.ranks - 1; /* the expert's last group */
+/* The band whose first row is in group j, at offset `from` of the expert; its first part is `part`. */
+DT_PHASE void dt_fill_band(const dt_device_plan *plan, const dt_summary *s, int32_t j, int32_t from, int32_t part) {
+  const int32_t tile_m = plan->config.tile_m, expert = dt_divide(plan->by_ranks, j);
   const int64_t end = (int64_t)from + tile_m;
-  int32_t last = j;
-  DT_ROLLED
-  while (last < own && s->group_offset[last + 1] < end) last++;
   dt_band band;
   band.expert = expert;
-  band.rows = part_rows;
-  band.remote_rows = j == own ? 0 : part_rows;
-  if (plan->config.layout == DT_LAYOUT_PACKED) {
-    band.rows = dt_min32(tile_m, s->row[x + 1] - s->row[x] - from);
-    band.remote_rows = dt_min32(band.rows, dt_max32(s->group_offset[own] - from, 0));
+  band.rows = band.remote_rows = band.parts = 0;
+  band.first_part = part;
+  band.row = (int64_t)s->row[dt_own(plan) + expert] + from;
+  DT_ROLLED
+  for (int32_t next = j; next < (expert + 1) * plan->config.ranks && s->group_offset[next] < end; next++) {
+    const dt_group_place group = dt_group_at(plan, s, next);
+    const int32_t low = dt_max32(group.offset, from);
+    if (group.rows == 0) continue;
+    const int32_t rows = (int32_t)dt_min64((int64_t)group.offset + group.rows, end) - low;
+    band.rows += rows;
+    if (group.remote) band.remote_rows += rows;
+    band.parts++;
   }
-  band.first_part = index;
-  band.parts = s->first_group[last + 1] - s->first_group[j];
-  band.row = (int64_t)s->row[x] + from;
-  plan->arrays.bands[s->first_band[x] + dt_divide(plan->by_tile, from)] = band;
+  plan->arrays.bands[s->first_band[dt_own(plan) + expert] + dt_divide(plan->by_tile, from)] = band;
 }
 
 /* Part `index`, and its band if the part begins it. */
@@ -98,7 +96,7 @@ DT_PHASE void dt_fill_part(const dt_device_plan *plan, const dt_summary *s, int3
   part.dst_row = (int64_t)s->before[group.owner * (width + 1) + plan->config.rank * experts + group.expert] +
                  (from - group.offset);
   plan->arrays.parts[index] = part;
-  if (from == band * tile_m) dt_fill_band(plan, s, j, from, index, part.rows);
+  if (from == band * tile_m) dt_fill_band(plan, s, j, from, index);
 }
 
 DT_PHASE void dt_fill_segment(const dt_device_plan *plan, const dt_summary *s, int32_t index) {

@@ -12,6 +12,15 @@
 
 #include "plan_device.h"
 
+typedef struct dt_summary_totals {
+  dt_device_plan_sizes sizes;
+  int32_t wrong;        /* counts cannot be planned */
+  int32_t fits;         /* sizes are within the capacities: arrays may be written */
+  int32_t groups;       /* of units */
+  int32_t warm_up;      /* alternate: L1 tasks before the first L2 task */
+  int32_t valid, sends; /* this rank's rows without padding; D tasks for peers */
+} dt_summary_totals;
+
 typedef struct dt_summary {
   dt_summary_totals *totals;
   int32_t *before; /* [ranks][width + 1]: slots of a source for the global experts before g */
@@ -35,18 +44,57 @@ typedef struct dt_summary {
   int32_t *run_peak, *run_gate;  /* alternate: plan_table.h */
 } dt_summary;
 
+DT_PHASE int32_t dt_measured(const dt_device_plan *plan) {
+  return plan->config.dispatch ? plan->config.ranks : 1;
+}
+
 /* Where this rank's experts are among the measured ones. */
 DT_PHASE int32_t dt_own(const dt_device_plan *plan) {
   return plan->config.dispatch ? plan->config.rank * (plan->config.experts_per_rank + 1) : 0;
 }
 
+DT_PHASE int32_t *dt_summary_take(int32_t **memory, int64_t words) {
+  int32_t *piece = *memory;
+  *memory += words;
+  return piece;
+}
+
 DT_PHASE dt_summary dt_summary_at(const dt_device_plan *plan, int32_t *memory) {
+  const int64_t ranks = plan->config.ranks, experts = plan->config.experts_per_rank, runs = plan->runs;
+  const int64_t measured = dt_measured(plan) * (experts + 1), groups = ranks * experts + 1;
   dt_summary s;
-  s.totals = (dt_summary_totals *)memory;
-#define POINT(name, words) s.name = memory + plan->summary_at[DT_SUMMARY_##name];
-  DT_SUMMARY_ARRAYS(POINT)
-#undef POINT
+  s.totals = (dt_summary_totals *)dt_summary_take(&memory, sizeof *s.totals / sizeof *memory);
+  s.before = dt_summary_take(&memory, ranks * (ranks * experts + 1));
+  s.row = dt_summary_take(&memory, measured);
+  s.first_band = dt_summary_take(&memory, measured);
+  s.sends = dt_summary_take(&memory, measured);
+  s.remote_bands = dt_summary_take(&memory, measured);
+  s.offset = dt_summary_take(&memory, measured);
+  s.order = dt_summary_take(&memory, measured);
+  s.peer_sends = dt_summary_take(&memory, ranks + 1);
+  s.group_offset = dt_summary_take(&memory, groups);
+  s.first_group = dt_summary_take(&memory, groups);
+  s.first_part = dt_summary_take(&memory, groups);
+  s.first_segment = dt_summary_take(&memory, groups);
+  s.remote_start = dt_summary_take(&memory, experts + 1);
+  s.local_start = dt_summary_take(&memory, experts + 1);
+  s.own_start = dt_summary_take(&memory, experts + 1);
+  s.segment_start = dt_summary_take(&memory, experts + 1);
+  s.run_start = dt_summary_take(&memory, runs + 1);
+  s.run_band = dt_summary_take(&memory, runs + 1);
+  s.run_group = dt_summary_take(&memory, runs + 1);
+  s.run_cut = dt_summary_take(&memory, runs + 1);
+  s.run_peak = dt_summary_take(&memory, runs + 1);
+  s.run_gate = dt_summary_take(&memory, runs + 1);
   return s;
+}
+
+/* A multiple of 16. */
+DT_HD static inline size_t dt_summary_bytes(const dt_device_plan *plan) {
+  const int64_t ranks = plan->config.ranks, experts = plan->config.experts_per_rank, runs = plan->runs;
+  const int64_t words = ranks * (ranks * experts + 1) + 6 * dt_measured(plan) * (experts + 1) + ranks + 1 +
+                        4 * (ranks * experts + 1) + 4 * (experts + 1) + 6 * (runs + 1);
+  return (sizeof(dt_summary_totals) + (size_t)words * sizeof(int32_t) + 15) & ~(size_t)15;
 }
 
 /* Slots of `source` for global expert g. */
@@ -251,7 +299,6 @@ DT_PHASE int32_t dt_summary_run_start(const dt_device_plan *plan, const dt_summa
 }
 
 DT_PHASE void dt_summary_run(const dt_device_plan *plan, const dt_summary *s, int32_t junction, int32_t r) {
-  s->run_group[r] = 0;
   s->run_cut[r] = INT32_MAX;
   const int32_t experts = plan->config.experts_per_rank, own = dt_own(plan);
   if (plan->config.order != DT_ORDER_REMOTE_FIRST) {

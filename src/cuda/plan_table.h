@@ -2,7 +2,7 @@
  *
  * Tasks of a phase are numbered as dt_emit_units lists them; a schedule only shifts them: what of the other phase comes
  * before. A run's units are raster_bands long but for the last, so unit, column and band follow from a task's number,
- * and a group's place from where the run's first group begins. Only walking over groups is sequential.
+ * and a group's place from where the run's first group begins. Only walking over runs is sequential.
  */
 #ifndef DT_CUDA_PLAN_TABLE_H
 #define DT_CUDA_PLAN_TABLE_H
@@ -56,52 +56,52 @@ DT_PHASE int32_t dt_table_group_of(const dt_device_plan *plan, const dt_summary 
   return behind < 0 ? group : group + 1 + dt_divide(plan->by_step, behind);
 }
 
-/* Groups by tasks, by one warp, from group to group: `need` bands on, rounded up to whole units or to the run's end;
- * the next groups of that run end `step` bands on, as long as `need` are left. */
+/* Groups by tasks, where a run ends the open one: the missing bands are rounded up to whole units, or the run; the next
+ * groups end `step` bands on, as long as `need` are left. Returns how many end, and what is open behind the run. */
+DT_PHASE int32_t dt_table_cut_run(const dt_device_plan *plan, int32_t bands, int32_t missing, int32_t *open,
+                                  int32_t *run_cut) {
+  const int32_t cut = (dt_divide(plan->by_raster, missing - 1) + 1) * plan->raster_bands;
+  *open = 0;
+  *run_cut = cut;
+  if (cut >= bands) return 1;
+  const int32_t more = dt_divide(plan->by_step, bands - cut - 1), rest = bands - cut - more * plan->step;
+  if (rest >= plan->need) return 2 + more;
+  *open = rest;
+  return 1 + more;
+}
+
+/* By one lane, and most runs only add to the open group: starts are read two runs ahead, and run_cut says already that
+ * no group ends. Returns the number of groups. */
 DT_PHASE int32_t dt_table_walk_tasks(const dt_device_plan *plan, const dt_summary *s) {
-  const int32_t bands = s->run_start[plan->runs], need = plan->need;
-  int32_t at = 0, run = 0, groups = 0;
+  const int32_t runs = plan->runs, need = plan->need;
+  int32_t groups = 0, open = 0, start = 0, next = s->run_start[1], later = s->run_start[dt_min32(2, runs)];
   DT_ROLLED
-  while (bands - at >= need) {
-    run = dt_warp_last_below(s->run_start, run, plan->runs, at + need);
-    const int32_t start = s->run_start[run], length = s->run_start[run + 1] - start;
-    const int32_t cut = (dt_divide(plan->by_raster, at + need - start - 1) + 1) * plan->raster_bands;
-    int32_t ends = 1, end = length;
-    if (cut < length) {
-      const int32_t more = dt_divide(plan->by_step, length - cut - 1), last = cut + more * plan->step;
-      const int32_t full = length - last >= need; /* what is left is a group too */
-      ends += more + full;
-      if (!full) end = last;
-    }
-    DT_FOR_LANES(lane) {
-      if (lane == 0) s->run_cut[run] = cut;
-      if (lane == 0) s->run_group[run] = ends;
-    }
-    at = start + end;
-    groups += ends;
+  for (int32_t run = 0; run < runs; run++) {
+    const int32_t bands = next - start, before = open;
+    start = next;
+    next = later;
+    later = s->run_start[dt_min32(run + 3, runs)];
+    s->run_group[run] = groups;
+    open += bands;
+    if (open >= need) groups += dt_table_cut_run(plan, bands, need - before, &open, &s->run_cut[run]);
   }
-  dt_warp_sync();
-  dt_warp_scan(s->run_group, s->run_group, plan->runs, 2);
-  return groups + (at < bands);
+  return groups + (open > 0);
 }
 
 /* A group by experts ends with the last run of every wave_experts-th expert that has bands. */
 DT_PHASE int32_t dt_table_walk_experts(const dt_device_plan *plan, const dt_summary *s) {
-  const int32_t pairs = plan->config.order == DT_ORDER_REMOTE_FIRST, experts = plan->config.wave_experts;
-  DT_FOR_LANES(lane) {
-    for (int32_t run = lane; run < plan->runs; run += DT_WARP) {
-      const int32_t last = !pairs || run % 2;
-      s->run_group[run] = last && s->run_start[run + 1] > s->run_start[run - pairs];
-    }
+  const int32_t pairs = plan->config.order == DT_ORDER_REMOTE_FIRST;
+  int32_t groups = 0, open = 0;
+  DT_ROLLED
+  for (int32_t run = 0; run < plan->runs; run++) {
+    s->run_group[run] = groups;
+    if (pairs && run % 2 == 0) continue;
+    open += s->run_start[run + 1] > s->run_start[run - pairs];
+    if (open < plan->config.wave_experts) continue;
+    groups++;
+    open = 0;
   }
-  dt_warp_sync();
-  dt_warp_scan(s->run_group, s->run_group, plan->runs, 2);
-  const int32_t groups = (int32_t)dt_ceil_div(s->run_group[plan->runs], experts);
-  dt_warp_sync();
-  DT_FOR_LANES(lane) {
-    for (int32_t run = lane; run < plan->runs; run += DT_WARP) s->run_group[run] /= experts;
-  }
-  return groups;
+  return groups + (open > 0);
 }
 
 /* `alternate`: L2 task n of a unit is preceded by min(all, n + max(warm-up, peak)) L1 tasks, where peak is the largest
@@ -161,10 +161,10 @@ DT_PHASE void dt_table_gates(const dt_device_plan *plan, const dt_summary *s) {
 DT_PHASE void dt_table_groups(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
   if (!s->totals->fits || !dt_has_tiles(&plan->config) || plan->config.schedule < DT_SCHEDULE_WAVE) return;
   if (team->warp != 0) return;
-  const int32_t groups =
-      dt_plan_by_experts(&plan->config) ? dt_table_walk_experts(plan, s) : dt_table_walk_tasks(plan, s);
   DT_FOR_LANES(lane) {
-    if (lane == 0) s->totals->groups = groups;
+    if (lane != 0) continue;
+    s->totals->groups =
+        dt_plan_by_experts(&plan->config) ? dt_table_walk_experts(plan, s) : dt_table_walk_tasks(plan, s);
   }
   dt_warp_sync();
   if (plan->config.schedule == DT_SCHEDULE_ALTERNATE) dt_table_gates(plan, s);

@@ -164,43 +164,22 @@ DT_PHASE int32_t dt_last_at_most(const int32_t *values, int32_t count, int32_t l
   return low;
 }
 
-/* Last index in [first, count) whose value is below `limit`, by one warp; that of `first` is. values ascend. */
-DT_PHASE int32_t dt_warp_last_below(const int32_t *values, int32_t first, int32_t count, int32_t limit) {
-  int32_t last = first;
-#ifdef __CUDA_ARCH__
-  const int32_t lane = (int32_t)(threadIdx.x % DT_WARP);
-  DT_ROLLED
-  for (int32_t base = first; base < count; base += DT_WARP) {
-    const int32_t at = base + lane;
-    const uint32_t below = __ballot_sync(0xffffffffu, at < count && values[at] < limit);
-    if (below != 0) last = base + DT_WARP - 1 - __clz((int)below);
-    if (below != 0xffffffffu) break;
-  }
-#else
-  while (last + 1 < count && values[last + 1] < limit) last++;
-#endif
-  return last;
-}
-
-/* Division of numbers below 2^31 by a constant of the configuration: a multiplication, of which the upper half is kept,
- * and a shift. */
+/* Division of numbers below 2^31 by a constant of the configuration, as a multiplication. */
 typedef struct dt_divider {
-  uint32_t multiplier, shift; /* multiplier 0: by one */
+  uint32_t multiplier, shift;
 } dt_divider;
 
 /* 1 <= divisor < 2^31. With 2^(s-1) < d <= 2^s and m = floor(2^(31+s)/d) + 1, m*d exceeds 2^(31+s) by at most 2^s, so
  * n*m / 2^(31+s) exceeds n/d by less than 1/d for n < 2^31: the floor is the same. */
 static inline dt_divider dt_divider_of(int32_t divisor) {
-  dt_divider result = {0, 0};
-  if (divisor == 1) return result;
-  while (((uint64_t)2 << result.shift) < (uint64_t)divisor) result.shift++;
-  result.multiplier = (uint32_t)(((uint64_t)1 << (32 + result.shift)) / (uint64_t)divisor + 1);
+  dt_divider result = {0, 31};
+  while (((uint64_t)1 << (result.shift - 31)) < (uint64_t)divisor) result.shift++;
+  result.multiplier = (uint32_t)(((uint64_t)1 << result.shift) / (uint64_t)divisor + 1);
   return result;
 }
 
 DT_PHASE int32_t dt_divide(dt_divider by, int32_t value) {
-  const uint32_t upper = (uint32_t)(((uint64_t)(uint32_t)value * by.multiplier) >> 32);
-  return by.multiplier == 0 ? value : (int32_t)(upper >> by.shift);
+  return (int32_t)(((uint64_t)(uint32_t)value * by.multiplier) >> by.shift);
 }
 
 DT_PHASE int32_t dt_min32(int32_t a, int32_t b) {
