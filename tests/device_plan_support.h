@@ -48,41 +48,72 @@ static inline dt_plan_capacity device_plan_exact(const dt_plan *plan) {
 static inline const char *device_plan_difference(const dt_plan *plan, const dt_device_plan_sizes *sizes,
                                                  const dt_build_arrays *arrays) {
 #define SAME(member)                                                                                                   \
-  if (a->member != b->member) return #member;
+  do {                                                                                                                 \
+    if (a->member != b->member) return #member;                                                                        \
+  } while (0)
   {
     const dt_plan *a = plan;
     const dt_device_plan_sizes *b = sizes;
-    SAME(rows)
-    SAME(padded_rows) SAME(combine_rows) SAME(task_count) SAME(dispatch_tasks) SAME(group_count) SAME(band_count)
-        SAME(part_count) SAME(segment_count) SAME(dispatch_count)
+    SAME(rows);
+    SAME(padded_rows);
+    SAME(combine_rows);
+    SAME(task_count);
+    SAME(dispatch_tasks);
+    SAME(group_count);
+    SAME(band_count);
+    SAME(part_count);
+    SAME(segment_count);
+    SAME(dispatch_count);
   }
   for (int32_t i = 0; i < plan->group_count; i++) {
     const dt_group *a = &plan->groups[i], *b = &arrays->groups[i];
-    SAME(expert) SAME(owner) SAME(row) SAME(rows) SAME(dst_row)
+    SAME(expert);
+    SAME(owner);
+    SAME(row);
+    SAME(rows);
+    SAME(dst_row);
   }
   for (int32_t i = 0; i < plan->band_count; i++) {
     const dt_band *a = &plan->bands[i], *b = &arrays->bands[i];
-    SAME(expert)
-    SAME(rows) SAME(remote_rows) SAME(first_part) SAME(parts)
-        SAME(row) if (plan->band_order[i] != arrays->band_order[i]) return "band_order";
+    SAME(expert);
+    SAME(rows);
+    SAME(remote_rows);
+    SAME(first_part);
+    SAME(parts);
+    SAME(row);
+    if (plan->band_order[i] != arrays->band_order[i]) return "band_order";
   }
   for (int32_t i = 0; i < plan->part_count; i++) {
     const dt_part *a = &plan->parts[i], *b = &arrays->parts[i];
-    SAME(owner) SAME(rows) SAME(row) SAME(dst_row)
+    SAME(owner);
+    SAME(rows);
+    SAME(row);
+    SAME(dst_row);
   }
   for (int32_t i = 0; i < plan->segment_count; i++) {
     const dt_segment *a = &plan->segments[i], *b = &arrays->segments[i];
-    SAME(expert)
-    SAME(owner) SAME(row) SAME(rows) SAME(dst_row) SAME(first_band)
-        SAME(bands) if (plan->segment_order[i] != arrays->segment_order[i]) return "segment_order";
+    SAME(expert);
+    SAME(owner);
+    SAME(row);
+    SAME(rows);
+    SAME(dst_row);
+    SAME(first_band);
+    SAME(bands);
+    if (plan->segment_order[i] != arrays->segment_order[i]) return "segment_order";
   }
   for (int32_t i = 0; i < plan->dispatch_count; i++) {
     const dt_dispatch *a = &plan->dispatch[i], *b = &arrays->dispatch[i];
-    SAME(peer) SAME(band) SAME(rows) SAME(row) SAME(src_row)
+    SAME(peer);
+    SAME(band);
+    SAME(rows);
+    SAME(row);
+    SAME(src_row);
   }
   for (int64_t i = 0; i < plan->task_count; i++) {
     const dt_task *a = &plan->tasks[i], *b = &arrays->tasks[i];
-    SAME(phase) SAME(index) SAME(column)
+    SAME(phase);
+    SAME(index);
+    SAME(column);
   }
 #undef SAME
   return NULL;
