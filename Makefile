@@ -38,7 +38,7 @@ docs: ## tables of docs/results.md from the committed JSON
 install: build ## install library, headers, command, man page; PREFIX=/usr/local, DESTDIR=
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
-lint: build ## clang-format (check only) and clang-tidy
+lint: build ## clang-format (check only) and clang-tidy over our C
 	@scripts/lint.sh
 
 clean: ## remove the build folders

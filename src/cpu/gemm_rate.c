@@ -1,10 +1,10 @@
 #include <cblas.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include <draintile/reference.h>
 
+#include "comm/clock.h"
 #include "core/error.h"
 #include "core/random.h"
 
@@ -16,12 +16,6 @@ typedef struct gemm_thread {
   int32_t side;
   int started;
 } gemm_thread;
-
-static double now_s(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void *multiply(void *argument) {
   gemm_thread *one = argument;
@@ -48,7 +42,7 @@ static int reserve(gemm_thread *one, int32_t side, uint64_t seed) {
 
 /* Seconds of one multiplication by all threads at once; 0 when a thread could not be started. */
 static double one_repeat(gemm_thread *threads, int32_t count) {
-  double begin_s = now_s();
+  uint64_t begin_ns = dt_now_ns();
   int failed = 0;
   for (int32_t i = 1; i < count; i++) {
     threads[i].started = pthread_create(&threads[i].thread, NULL, multiply, &threads[i]) == 0;
@@ -57,7 +51,7 @@ static double one_repeat(gemm_thread *threads, int32_t count) {
   multiply(&threads[0]);
   for (int32_t i = 1; i < count; i++)
     if (threads[i].started) pthread_join(threads[i].thread, NULL);
-  return failed ? 0 : now_s() - begin_s;
+  return failed ? 0 : (double)(dt_now_ns() - begin_ns) * 1e-9;
 }
 
 dt_status dt_sgemm_rate(int32_t threads, int32_t side, int32_t repeats, double *best_flop_per_s,

@@ -269,12 +269,21 @@ float dt_softmax_row(float *row, int64_t visible, int64_t count, float *top, flo
   return rescale;
 }
 
-DT_VECTOR void dt_scale_row(float *row, int64_t count, float scale) {
+static DT_VECTOR void scale_row(float *row, int64_t count, float scale) {
   for (int64_t i = 0; i < count; i++) row[i] *= scale;
 }
 
-DT_VECTOR void dt_add_row(float *restrict row, const float *restrict bias, int64_t count) {
+static DT_VECTOR void add_row(float *restrict row, const float *restrict bias, int64_t count) {
   for (int64_t i = 0; i < count; i++) row[i] += bias[i];
+}
+
+/* Apart from the loops: the clones of a function that is not static are exported whatever its visibility. */
+void dt_scale_row(float *row, int64_t count, float scale) {
+  scale_row(row, count, scale);
+}
+
+void dt_add_row(float *row, const float *bias, int64_t count) {
+  add_row(row, bias, count);
 }
 
 DT_VECTOR void dt_offset_row(float *row, int64_t count, float offset) {
