@@ -1,5 +1,5 @@
 #!/bin/sh
-# clang-format (check only) over our C and CUDA, clang-tidy over the host sources.
+# clang-format (check only) over our C, clang-tidy over the host sources.
 set -eu
 cd "$(dirname "$0")/.."
 git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
