@@ -277,6 +277,10 @@ static DT_VECTOR void add_row(float *restrict row, const float *restrict bias, i
   for (int64_t i = 0; i < count; i++) row[i] += bias[i];
 }
 
+static DT_VECTOR void offset_row(float *row, int64_t count, float offset) {
+  for (int64_t i = 0; i < count; i++) row[i] += offset;
+}
+
 /* Apart from the loops: the clones of a function that is not static are exported whatever its visibility. */
 void dt_scale_row(float *row, int64_t count, float scale) {
   scale_row(row, count, scale);
@@ -286,8 +290,8 @@ void dt_add_row(float *row, const float *bias, int64_t count) {
   add_row(row, bias, count);
 }
 
-DT_VECTOR void dt_offset_row(float *row, int64_t count, float offset) {
-  for (int64_t i = 0; i < count; i++) row[i] += offset;
+void dt_offset_row(float *row, int64_t count, float offset) {
+  offset_row(row, count, offset);
 }
 
 typedef float vector8 __attribute__((vector_size(32)));
@@ -320,7 +324,7 @@ DT_INLINE void transpose8(const float *src, int64_t src_stride, float *dst, int6
   }
 }
 
-DT_VECTOR void dt_transpose(const float *src, int64_t n, int64_t m, float *dst, int64_t dst_stride) {
+static DT_VECTOR void transpose(const float *src, int64_t n, int64_t m, float *dst, int64_t dst_stride) {
   int64_t n8 = n / 8 * 8, m8 = m / 8 * 8;
   for (int64_t i = 0; i < m8; i += 8) {
     for (int64_t j = 0; j < n8; j += 8) transpose8(src + j * m + i, m, dst + i * dst_stride + j, dst_stride);
@@ -331,6 +335,10 @@ DT_VECTOR void dt_transpose(const float *src, int64_t n, int64_t m, float *dst, 
   for (int64_t i = m8; i < m; i++) {
     for (int64_t j = 0; j < n; j++) dst[i * dst_stride + j] = src[j * m + i];
   }
+}
+
+void dt_transpose(const float *src, int64_t n, int64_t m, float *dst, int64_t dst_stride) {
+  transpose(src, n, m, dst, dst_stride);
 }
 
 float dt_sigmoid_dot(const float *a, const float *b, int64_t count) {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs a build to a temporary prefix and uses it as a stranger would: pkg-config, CMake package, the command, and
-# only dt_* exported. usage: run.sh BUILD_DIR
+# Installs a build to a temporary prefix and uses it as a stranger would: pkg-config, CMake package, the command, and nothing exported
+# that the headers do not declare. usage: run.sh BUILD_DIR
 set -eu
 build=$1 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -9,8 +9,13 @@ cmake --install "$build" --prefix "$work/prefix" >/dev/null
 library=$(find "$work/prefix" -name 'libdraintile.so.0')
 directory=$(dirname "$library")
 
-others=$(nm -D --defined-only "$library" | awk '$2 ~ /[A-Z]/ && $3 !~ /^dt_/ && $3 !~ /^DRAINTILE_/ {print $3}')
-[ -z "$others" ] || { echo "exported beside dt_*: $others"; exit 1; }
+# Exactly what the installed headers declare.
+nm -D --defined-only "$library" | awk '$2 ~ /[A-Z]/ {sub(/@.*/, "", $3); print $3}' | grep -v '^DRAINTILE_' >"$work/exported"
+others=
+while read -r symbol; do
+  grep -qrw -- "$symbol" "$work/prefix/include/draintile" || others="$others $symbol"
+done <"$work/exported"
+[ -z "$others" ] || { echo "exported but not declared:$others"; exit 1; }
 readelf -d "$library" | grep -q 'SONAME.*libdraintile.so.0' || { echo "no SONAME"; exit 1; }
 
 export PKG_CONFIG_PATH="$directory/pkgconfig"
