@@ -12,6 +12,7 @@
 #include <draintile/calibrate.h>
 
 #include "core/random.h"
+#include "cpu/probe.h"
 #include "io/calibration.h"
 #include "model/experiments.h"
 
@@ -146,6 +147,70 @@ static void test_summary(void **state) {
   assert_int_equal(dt_probe_summary(&s, &stamps[0][0], counts, 6, 1e-9, &result), DT_ERR_INPUT);
 }
 
+/* A machine so fast that the samples end long before the window: what ran counts, after its first quarter. */
+static void test_samples_run_out(void **state) {
+  (void)state;
+  enum { SAMPLES = 16 };
+  dt_probe_setting s = {.alignment = DT_FIT_FREE, .producers = 1, .producer_bytes = 1000, .window_s = 1.0};
+  dt_probe_stamp stamps[SAMPLES];
+  uint32_t counts[1] = {SAMPLES};
+  for (uint32_t n = 0; n < SAMPLES; n++) stamps[n] = (dt_probe_stamp){n * 100, n * 100 + 60, 0};
+  dt_probe_result result;
+  assert_int_equal(dt_probe_summary(&s, stamps, counts, SAMPLES, 1e-9, &result), DT_OK);
+  assert_int_equal(result.bursts, 12); /* from 0.25 of 1560 ns on */
+  assert_true(fabs(result.issue_s - 60e-9) < 1e-12 && fabs(result.bytes_per_s - 1e10) < 1.0);
+}
+
+static void test_all_to_all_peers(void **state) {
+  (void)state;
+  for (int32_t ranks = 2; ranks <= 9; ranks++)
+    for (int32_t rank = 0; rank < ranks; rank++)
+      for (int32_t producer = 0; producer < 8; producer++) {
+        int32_t bursts[9] = {0};
+        for (uint32_t n = 0; n < (uint32_t)(3 * (ranks - 1)); n++)
+          bursts[dt_cpu_probe_peer(rank, ranks, producer, n)]++;
+        for (int32_t peer = 0; peer < ranks; peer++) assert_int_equal(bursts[peer], peer == rank ? 0 : 3);
+      }
+}
+
+/* One way and both ways, the ratio of the first setting only; aligned bursts that mostly came late are no point. */
+static void test_tables(void **state) {
+  (void)state;
+  enum { ROUNDS = 20 };
+  static dt_calibration_set sets[2];
+  memset(sets, 0, sizeof sets);
+  for (int32_t i = 0; i < 2; i++) {
+    sets[i].pattern = i ? DT_PROBE_BOTH_WAYS : DT_PROBE_ONE_WAY;
+    sets[i].design = (dt_design){.producers = 8, .producer_bytes = 1024, .bytes_per_s = 1e9};
+    sets[i].experiments.count = 3;
+    for (int32_t e = 0; e < 3; e++)
+      sets[i].experiments.list[e].setting = (dt_probe_setting){.pattern = sets[i].pattern,
+                                                               .alignment = e == 2 ? DT_FIT_ALIGNED : DT_FIT_FREE,
+                                                               .producers = 8,
+                                                               .producer_bytes = e == 1 ? 2048 : 1024};
+    sets[i].results = calloc(3 * ROUNDS, sizeof *sets[i].results);
+    for (int32_t r = 0; r < 3 * ROUNDS; r++)
+      sets[i].results[r] = (dt_probe_result){.issue_s = 1e-6,
+                                             .bytes_per_s = r % 3 == 1 ? 5e8 * (1 + i) : 1e9,
+                                             .bursts = 10,
+                                             .start_spread_s = i == 1 && r >= 27 ? 1.0 : 0.0};
+  }
+  dt_platform_device device = {
+      .kind = "cuda", .name = "test", .driver = "1", .date = "2026-11-30T00:00:00Z", .count = 2};
+  dt_platform *platform = NULL;
+  assert_int_equal(dt_platform_create(&device, &platform), DT_OK);
+  dt_calibration calibration = {.sets = sets, .set_count = 2, .rounds = ROUNDS};
+  assert_int_equal(dt_calibration_tables(&calibration, platform), DT_OK);
+  const dt_platform_constant *ratio = dt_platform_find_constant(platform, "both_ways_over_one_way_ratio");
+  assert_non_null(ratio);
+  assert_int_equal(ratio->n, ROUNDS);
+  assert_true(ratio->interval.low == 1.0 && ratio->interval.high == 1.0);
+  assert_non_null(dt_platform_find_table(platform, "issue_s", "one-way", NULL, "aligned"));
+  assert_null(dt_platform_find_table(platform, "issue_s", "both-ways", NULL, "aligned"));
+  dt_platform_destroy(platform);
+  free(sets[0].results), free(sets[1].results);
+}
+
 static void test_refused(void **state) {
   (void)state;
   dt_calibrate_config config;
@@ -204,6 +269,7 @@ static void test_platform_issue(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_design_recovers), cmocka_unit_test(test_halves_are_apart), cmocka_unit_test(test_summary),
+      cmocka_unit_test(test_samples_run_out), cmocka_unit_test(test_all_to_all_peers), cmocka_unit_test(test_tables),
       cmocka_unit_test(test_refused),         cmocka_unit_test(test_platform_issue),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

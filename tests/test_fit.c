@@ -150,6 +150,26 @@ static void test_outliers(void **state) {
   assert_within(capacity_at(&fit, 100), 1.5e6, 0.06);
 }
 
+/* Two slow rounds of a burst that otherwise fits into the queue say nothing about how much it holds. */
+static void test_rare_stalls(void **state) {
+  (void)state;
+  dt_random random = {13};
+  size_t count = make_samples(2e11, 1.5e6, 0.5e-6, &random);
+  for (int32_t round = 0; round < 20; round++) {
+    dt_fit_sample small = {.producers = 100, .round = round, .producer_bytes = 8192, .alignment = DT_FIT_DRAINED};
+    small.issue_s = round % 10 == 3 ? 0.4e-6 : 0.25e-6;
+    samples[count++] = small;
+  }
+  dt_fit fit;
+  assert_int_equal(dt_fit_samples(samples, count, 100, 5, &fit), DT_OK);
+  assert_true(fit.burst_capacities.count > 0);
+  for (size_t i = 0; i < fit.burst_capacities.count; i++) {
+    assert_true(fit.burst_capacities.point[i].producer_bytes > 8192);
+    assert_true(fit.burst_capacities.point[i].n >= 10);
+  }
+  assert_within(capacity_at(&fit, 100), 1.5e6, 0.06);
+}
+
 static void test_refused(void **state) {
   (void)state;
   dt_fit fit;
@@ -173,11 +193,9 @@ static void test_active_producers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_committed_constants),
-      cmocka_unit_test(test_committed_laws),
-      cmocka_unit_test(test_recovers_constants),
-      cmocka_unit_test(test_outliers),
-      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_committed_constants), cmocka_unit_test(test_committed_laws),
+      cmocka_unit_test(test_recovers_constants),  cmocka_unit_test(test_outliers),
+      cmocka_unit_test(test_rare_stalls),         cmocka_unit_test(test_refused),
       cmocka_unit_test(test_active_producers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

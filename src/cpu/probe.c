@@ -64,19 +64,27 @@ typedef struct producer {
   dt_status status;
 } producer;
 
+int32_t dt_cpu_probe_peer(int32_t rank, int32_t ranks, int32_t index, uint32_t burst) {
+  return (int32_t)((rank + 1 + (int64_t)((uint32_t)index + burst) % (ranks - 1)) % ranks);
+}
+
 static void sleep_until(uint64_t time_ns) {
   struct timespec until = dt_timespec(time_ns);
   while (dt_now_ns() < time_ns && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) {}
 }
 
-static dt_status put_burst(const producer *p, uint64_t *visible_ns) {
+/* Burst n of this producer. */
+static dt_status put_burst(const producer *p, uint32_t n, uint64_t *visible_ns) {
+  int32_t rank = dt_comm_rank(p->probe->comm), ranks = dt_comm_ranks(p->probe->comm), peer = p->peer;
+  if (p->setting->pattern == DT_PROBE_ALL_TO_ALL) /* turns over the peers */
+    peer = dt_cpu_probe_peer(rank, ranks, p->index, n);
   size_t area =
       ((size_t)dt_comm_rank(p->probe->comm) * (size_t)p->probe->max_producers + (size_t)p->index) * area_bytes;
   size_t left = (size_t)p->setting->producer_bytes;
   while (left) {
     size_t bytes = left < area_bytes ? left : area_bytes;
     dt_put put = {.window = p->probe->window,
-                  .peer = p->peer,
+                  .peer = peer,
                   .offset = area,
                   .src = p->probe->source,
                   .row_bytes = bytes,
@@ -105,7 +113,7 @@ static void *run_producer(void *argument) {
     sleep_until(at_ns);
     uint64_t start_ns = dt_now_ns(), visible_ns = 0;
     if (s->alignment == DT_FIT_FREE && (start_ns - p->origin_ns) * 1e-9 >= s->window_s) break;
-    p->status = put_burst(p, &visible_ns);
+    p->status = put_burst(p, n, &visible_ns);
     if (p->status) break;
     end_ns = dt_now_ns();
     if (visible_ns < end_ns) visible_ns = end_ns; /* a plain fabric: visible when the copy is done */
@@ -144,7 +152,7 @@ static int32_t peer_of(const dt_comm *comm, int32_t pattern) {
     return rank == 0 ? 1 : -1;
   case DT_PROBE_BOTH_WAYS:
     return rank < 2 ? 1 - rank : -1;
-  case DT_PROBE_ALL_TO_ALL:
+  case DT_PROBE_ALL_TO_ALL: /* a producer's bursts go round; put_burst knows where */
     return (rank + 1) % dt_comm_ranks(comm);
   default:
     return rank > 0 ? 0 : -1;

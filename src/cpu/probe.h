@@ -14,6 +14,9 @@ typedef struct dt_cpu_probe dt_cpu_probe;
 dt_status dt_cpu_probe_create(dt_comm *comm, int32_t max_producers, dt_cpu_probe **probe);
 /* Rank 0: the experiment as a machine; it borrows the probe. */
 void dt_cpu_probe_machine(dt_cpu_probe *probe, dt_probe_machine *machine);
+/* All-to-all: where burst `burst` of producer `index` goes. Producers take turns over the peers, each starting
+ * elsewhere. */
+int32_t dt_cpu_probe_peer(int32_t rank, int32_t ranks, int32_t index, uint32_t burst);
 /* The other ranks: takes part in every run of rank 0 until it calls dt_cpu_probe_end. */
 dt_status dt_cpu_probe_serve(dt_cpu_probe *probe);
 dt_status dt_cpu_probe_end(dt_cpu_probe *probe);

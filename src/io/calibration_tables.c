@@ -85,7 +85,7 @@ static dt_status add_issue_table(const dt_calibration_set *set, int32_t rounds, 
       samples[n] = result->issue_s, gaps[n] = result->gap_s;
       n++;
     }
-    if (!n) continue;
+    if (!n || (alignment == DT_FIT_ALIGNED && 2 * n < (size_t)rounds)) continue; /* mostly late: chance picked these */
     dt_platform_point *row = &rows[points++];
     row->at[0] = s->producers, row->at[1] = (double)s->producer_bytes, row->at[2] = dt_median(gaps, n);
     row->interval =
@@ -119,11 +119,10 @@ static dt_status add_both_ways(const dt_calibration *c, dt_platform *platform) {
   if (!one || !both) return DT_OK;
   double ratios[DT_CALIBRATION_ROUNDS];
   size_t n = 0;
-  for (size_t i = 0; i < both->experiments.count && n < DT_CALIBRATION_ROUNDS;
-       i++) { /* the first setting without a gap in both sets */
+  for (size_t i = 0; i < both->experiments.count && !n; i++) { /* the first setting without a gap in both sets */
     const dt_probe_setting *s = &both->experiments.list[i].setting;
     if (s->alignment != DT_FIT_FREE || s->gap_s > 0.0 || s->producers != both->design.producers) continue;
-    for (size_t j = 0; j < one->experiments.count; j++) {
+    for (size_t j = 0; j < one->experiments.count && !n; j++) {
       const dt_probe_setting *t = &one->experiments.list[j].setting;
       if (t->alignment != DT_FIT_FREE || t->gap_s > 0.0 || t->producers != s->producers ||
           t->producer_bytes != s->producer_bytes)

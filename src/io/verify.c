@@ -42,7 +42,7 @@ dt_status dt_platform_issue(const dt_platform *platform, const char *pattern, co
   return DT_OK;
 }
 
-/* The median round of one setting; n 0: no round counted. */
+/* The median round of one setting; n 0: no round counted, or, of aligned bursts, not half of them. */
 static void median_round(const dt_calibration_set *set, size_t at, int32_t rounds, dt_verify_row *row) {
   const dt_probe_setting *s = &set->experiments.list[at].setting;
   double issue[DT_CALIBRATION_ROUNDS], gap[DT_CALIBRATION_ROUNDS],
@@ -54,6 +54,7 @@ static void median_round(const dt_calibration_set *set, size_t at, int32_t round
     issue[n] = result->issue_s, gap[n] = result->gap_s;
     n++;
   }
+  if (s->alignment == DT_FIT_ALIGNED && 2 * n < (size_t)rounds) n = 0;
   *row = (dt_verify_row){.pattern = dt_probe_pattern_name(set->pattern),
                          .operation = dt_probe_operation_name(set->operation),
                          .alignment = dt_probe_alignment_name(dt_design_alignment(s)),

@@ -125,6 +125,9 @@ static dt_status pilot_rate(const dt_probe_machine *machine, dt_design *design) 
     if (fabs(result.bytes_per_s - before) < 0.02 * before) return DT_OK;
     before = result.bytes_per_s;
   }
+  if (!(design->bytes_per_s > 0.0))
+    return dt_fail(DT_ERR_INPUT, "pilot: no burst of %lld bytes ended within %g s; a faster link is needed",
+                   (long long)s.producer_bytes, 0.75 * s.window_s);
   return DT_OK; /* the last and longest is the best there is */
 }
 

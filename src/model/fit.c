@@ -38,9 +38,10 @@ typedef struct fitting {
   const dt_fit_sample *samples;
   size_t count;
   dt_resample *resample;
-  double rough_rate;     /* tells which bursts had time to recover */
-  double rate_drift;     /* R of the current replicate over R: its capacities use its rate */
-  dt_fit_points longest; /* by K: the longest bursts that Q(K) counts */
+  double rough_rate;      /* tells which bursts had time to recover */
+  double rate_drift;      /* R of the current replicate over R: its capacities use its rate */
+  dt_fit_points isolated; /* by K and B: isolated bursts (n) and how many of them stall (value) */
+  dt_fit_points longest;  /* by K: the longest bursts that Q(K) counts */
   const dt_fit *fit;
 } fitting;
 
@@ -61,13 +62,19 @@ static int is_rate(const dt_fit_sample *s, const dt_fit_points *floors) {
          (s->alignment == DT_FIT_FREE || s->gap_s * s->bytes_per_s <= small_gap * burst_bytes(s));
 }
 
-static int is_capacity(const dt_fit_sample *s, const dt_fit_points *floors) {
-  return !s->held_out && s->alignment == DT_FIT_DRAINED && stalls(s, floors);
-}
-
 static int at_point(const dt_fit_sample *s, const dt_fit_point *point) {
   return s->producers == point->producers &&
          (point->producer_bytes == 0.0 || s->producer_bytes == point->producer_bytes);
+}
+
+/* Of a setting that stalls: the few slow rounds of one that does not say how slow they were, not how much is held. */
+static int is_capacity(const fitting *f, const dt_fit_sample *s) {
+  if (s->held_out || s->alignment != DT_FIT_DRAINED || !stalls(s, &f->fit->floors)) return 0;
+  for (size_t p = 0; p < f->isolated.count; p++) {
+    const dt_fit_point *point = &f->isolated.point[p];
+    if (at_point(s, point)) return 2.0 * point->interval.value >= (double)point->n;
+  }
+  return 0;
 }
 
 static int is_short(const fitting *f, const dt_fit_sample *s) {
@@ -118,7 +125,7 @@ static double capacity_median(const fitting *f, const dt_fit_point *point) {
   for (size_t i = 0; i < f->count; i++) {
     const dt_fit_sample *s = &f->samples[i];
     if (point && !at_point(s, point)) continue;
-    if (((!point || point->producer_bytes == 0.0) && !is_short(f, s)) || !is_capacity(s, &f->fit->floors)) continue;
+    if (((!point || point->producer_bytes == 0.0) && !is_short(f, s)) || !is_capacity(f, s)) continue;
     double capacity = fmax(0.0, burst_bytes(s) - rate_of(f, s) * s->issue_s);
     dt_resample_take(f->resample, i, point ? capacity : capacity / s->producers);
   }
@@ -163,7 +170,20 @@ static int speaks_of_rate(const fitting *f, const dt_fit_sample *s) {
 }
 
 static int speaks_of_capacity(const fitting *f, const dt_fit_sample *s) {
-  return is_capacity(s, &f->fit->floors);
+  return is_capacity(f, s);
+}
+
+static dt_status count_isolated(fitting *f) {
+  for (size_t i = 0; i < f->count; i++) {
+    const dt_fit_sample *s = &f->samples[i];
+    dt_fit_point *point;
+    if (s->held_out || s->alignment != DT_FIT_DRAINED) continue;
+    dt_status status = point_of(&f->isolated, s, 1, &point);
+    if (status) return status;
+    point->n++;
+    point->interval.value += stalls(s, &f->fit->floors);
+  }
+  return DT_OK;
 }
 
 static dt_status find_longest(fitting *f) {
@@ -199,7 +219,8 @@ static dt_status fit_values(fitting *f, dt_fit *fit) {
   fit->rate_bytes_per_s.value = plateau_median(f, &fit->rates);
   fit->rate_n = (int64_t)dt_resample_count(f->resample);
 
-  status = find_longest(f);
+  status = count_isolated(f);
+  if (!status) status = find_longest(f);
   if (!status) status = find_points(f, speaks_of_capacity, 0, &fit->capacities);
   if (!status) status = find_points(f, speaks_of_capacity, 1, &fit->burst_capacities);
   if (status) return status;

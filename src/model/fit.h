@@ -6,7 +6,8 @@
  *            all of these whose (K,B) reaches 95 % of the largest
  *   T0(K,B)  issue time without backpressure: median T of free-running bursts with a gap of at least 1.1 V/R; of one
  *            producer alone only where V is well below Q
- *   Q(K,B)   capacity: median of V - R*T over isolated (drained) bursts that stall. The law T = (V - Q)/R has its slope
+ *   Q(K,B)   capacity: median of V - R*T over isolated (drained) bursts that stall, of settings of which at least half
+ *            the bursts do. The law T = (V - Q)/R has its slope
  *            from R, so that R and Q are not traded against each other. Q(K) is the median over bursts of at most 4
  *            times the smallest that stalls: producers share a link unevenly, in long bursts the mean ends well before
  *            the last, and a law in means would count that as capacity.
