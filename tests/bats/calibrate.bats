@@ -87,6 +87,35 @@ verify() {
   refused 2 'device\.kind'
 }
 
+@test "pictures without gnuplot: a message, not a signal" {
+  mkdir "$BATS_TEST_TMPDIR/empty"
+  run --separate-stderr env PATH="$BATS_TEST_TMPDIR/empty" "$DRAINTILE" calibrate --from "$platform" \
+    --plot "$BATS_TEST_TMPDIR/pictures"
+  [ "$status" -eq 3 ]
+  grep -q 'gnuplot: failed, or is not installed' <<< "$stderr"
+}
+
+@test "residuals that are no verification" {
+  run --separate-stderr "$DRAINTILE" calibrate --from "$platform" --residuals "$platform" \
+    --plot "$BATS_TEST_TMPDIR/pictures"
+  [ "$status" -eq 2 ]
+  grep -q 'schema' <<< "$stderr"
+}
+
+@test "an output that cannot be written is refused before measuring" {
+  run --separate-stderr timeout 2 "$DRAINTILE" calibrate --device cpu --output /nonexistent/platform.json
+  refused 3 '/nonexistent'
+  run --separate-stderr timeout 2 "$DRAINTILE" calibrate --device cpu --output -
+  refused 2 '--output'
+}
+
+@test "memory that is not paced: ends, and the file says how it was made" {
+  run --separate-stderr timeout 60 "$DRAINTILE" calibrate --device cpu --quick --seed 3 \
+    --output "$BATS_TEST_TMPDIR/plain.json"
+  [ "$status" -eq 0 ]
+  jq -e '.notes | index("draintile calibrate --device cpu --quick --seed 3")' "$BATS_TEST_TMPDIR/plain.json"
+}
+
 @test "options that do not go together" {
   run --separate-stderr "$DRAINTILE" calibrate --from "$platform"
   refused 2 '--plot'

@@ -1,6 +1,7 @@
 /* Pictures by gnuplot: data as inline blocks of one script, fed through a pipe. */
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -180,6 +181,11 @@ static int plot_residuals(const picture *p, const char *path) {
   json_error_t error;
   json_t *root = json_load_file(path, 0, &error), *row;
   if (!root) return log_fail(TOOL_USAGE, "--residuals: %s: %s", path, error.text);
+  const char *schema = json_string_value(json_object_get(root, "schema"));
+  if (!schema || strcmp(schema, "draintile-verification") != 0) {
+    json_decref(root);
+    return log_fail(TOOL_USAGE, "--residuals: %s: schema; draintile-verification is allowed", path);
+  }
   static const char *const alignments[] = {"free", "aligned", "drained"};
   size_t i;
   for (int a = 0; a < 3; a++) {
@@ -242,8 +248,8 @@ static void plot_sensitivity(const picture *p, const dt_platform *platform, cons
     char plots[512] = "";
     for (int c = 0; c < 3; c++) {
       size_t used = strlen(plots);
-      snprintf(plots + used, sizeof(plots) - used, "%s$sens%d using 1:%d with lines lw 2 title \"%s\"",
-               used ? ", " : "", c, rows[i].column, names[c]);
+      snprintf(plots + used, sizeof(plots) - used, "%s$sens%d using 1:%d with lines lw %d title \"%s\"",
+               used ? ", " : "", c, rows[i].column, 8 - 3 * c, names[c]); /* where they agree all can be seen */
     }
     const char *title = rows[i].title, *y = rows[i].y;
     if (!title && has_tile)
@@ -259,15 +265,22 @@ int plot_platform(const dt_platform *platform, const char *verification, const c
   if (mkdir(folder, 0777) != 0 && errno != EEXIST)
     return log_fail(TOOL_FAILED, "--plot: %s: %s", folder, strerror(errno));
   const char *operation = main_operation(platform);
+  int code;
   if (!operation) return log_fail(TOOL_USAGE, "--plot: the platform has no issue times one way");
+  void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* without gnuplot the script has no reader */
   picture p = {popen("gnuplot", "w"), folder};
-  if (!p.script) return log_fail(TOOL_FAILED, "gnuplot: %s", strerror(errno));
+  if (!p.script) {
+    code = log_fail(TOOL_FAILED, "gnuplot: %s", strerror(errno));
+    signal(SIGPIPE, before);
+    return code;
+  }
   plot_rate(&p, platform, operation);
   plot_gap(&p, platform, operation);
   plot_isolated(&p, platform, operation);
   plot_sensitivity(&p, platform, operation);
-  int code = verification ? plot_residuals(&p, verification) : TOOL_OK;
+  code = verification ? plot_residuals(&p, verification) : TOOL_OK;
   if (pclose(p.script) != 0 && code == TOOL_OK) code = log_fail(TOOL_FAILED, "gnuplot: failed, or is not installed");
+  signal(SIGPIPE, before);
   if (code == TOOL_OK) log_note("pictures in %s", folder);
   return code;
 }

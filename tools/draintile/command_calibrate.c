@@ -1,7 +1,10 @@
 /* draintile calibrate: measures this machine into a platform file, or verifies one. */
+#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "calibrate_report.h"
 #include "commands.h"
@@ -29,14 +32,27 @@ static void show_progress(void *context, double done, double total) {
   progress_add(progress, done - progress->done);
 }
 
-/* The command that made a file, for the file. */
+/* The command that made a file, for the file: every option that was given and bears on the figures. */
 static void describe(const calibrate_job *job, char *text, size_t size) {
-  const char *verify = args_text(job->args, "verify"), *rate = args_text(job->args, "link-rate");
+  static const char *const names[] = {"ranks",         "producers",    "seed",  "link-rate",
+                                      "link-capacity", "link-latency", "verify"};
   int cpu = args_choice(job->args, "device") == DEVICE_CPU;
-  snprintf(text, size, "draintile calibrate --device %s%s%s%s%s%s%s%s", cpu ? "cpu" : "cuda",
-           job->config.quick ? " --quick" : "", verify ? " --verify " : "", verify ? verify : "",
-           cpu && rate ? " --link-rate " : "", cpu && rate ? rate : "", cpu && rate ? " --link-capacity " : "",
-           cpu && rate ? args_text(job->args, "link-capacity") : "");
+  size_t used = (size_t)snprintf(text, size, "draintile calibrate --device %s%s", cpu ? "cpu" : "cuda",
+                                 job->config.quick ? " --quick" : "");
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && used < size; i++)
+    if (args_given(job->args, names[i]))
+      used += (size_t)snprintf(text + used, size - used, " --%s %s", names[i], args_text(job->args, names[i]));
+}
+
+/* Before minutes of measuring, not after: is there a folder to write the file to? */
+static int check_output(const calibrate_job *job) {
+  const char *path = job->output, *slash = path ? strrchr(path, '/') : NULL;
+  char folder[PATH_MAX] = ".";
+  if (!path || (job->verified && strcmp(path, "-") == 0)) return TOOL_OK;
+  if (strcmp(path, "-") == 0) return log_fail(TOOL_USAGE, "--output: \"-\"; allowed: a file, or with --verify -");
+  if (slash) snprintf(folder, sizeof(folder), "%.*s", slash == path ? 1 : (int)(slash - path), path);
+  if (access(folder, W_OK | X_OK) != 0) return log_fail(TOOL_FAILED, "--output: %s: %s", folder, strerror(errno));
+  return TOOL_OK;
 }
 
 /* The library's last failure, said by this process or, in a rank, left to the parent: one line either way. */
@@ -147,10 +163,10 @@ static int run(const tool_args *args) {
   job.config.producers = (int32_t)args_int(args, "producers");
   if (verify && dt_platform_load(verify, &job.verified)) return log_status(DT_ERR_INPUT, NULL);
   if (!verify && !job.output) job.output = "platform.json";
-  int code;
-  if (args_choice(args, "device") == DEVICE_CPU) {
+  int code = check_output(&job);
+  if (code == TOOL_OK && args_choice(args, "device") == DEVICE_CPU) {
     code = run_cpu(&job);
-  } else {
+  } else if (code == TOOL_OK) {
     job.config.ranks = args_set(args, "ranks") ? (int32_t)args_int(args, "ranks") : 0;
     code = measure(&job);
   }
