@@ -113,13 +113,15 @@ checked() { # options
   jq -e '([.traceEvents[] | select(.ph == "M" and .name == "process_name")] | length) == 4
     and ([.traceEvents[] | select(.ph == "X" and (.name | startswith("attention")))] | length) > 0
     and ([.traceEvents[] | select(.ph == "X" and (.ts < 0 or .dur < 0))] | length) == 0' "$BATS_TEST_TMPDIR/trace.json"
-  jq -r '.traceEvents[] | select(.ph == "X") | [.pid, .tid, .ts, .ts + .dur] | @tsv' "$BATS_TEST_TMPDIR/trace.json" |
-    sort -k1,1n -k2,2n -k3,3g -k4,4gr | awk '
-      $1 != pid || $2 != tid { depth = 0; pid = $1; tid = $2 }
-      { while (depth && end[depth] <= $3 + 0.0005) depth--
-        if (depth && $4 > end[depth] + 0.0015) { print "crosses:", $0; bad = 1 }
-        end[++depth] = $4 }
-      END { exit bad }'
+  slices_nest "$BATS_TEST_TMPDIR/trace.json"
+}
+
+@test "a path that is not UTF-8 leaves the JSON valid" {
+  synth --tokens 40 --heads 2 --head-dim 8
+  local input=$BATS_TEST_TMPDIR/$'q\xff'
+  mv "$BATS_TEST_TMPDIR/qkv" "$input"
+  attention --input "$input" --repeat 1 --json "$BATS_TEST_TMPDIR/results.json" >/dev/null
+  jq -e '.setting.input | endswith("/q?")' "$BATS_TEST_TMPDIR/results.json"
 }
 
 @test "refusals: one line, no output" {
@@ -136,6 +138,11 @@ checked() { # options
   refused 2 '--scale: "huge"; allowed: a number'
   run --separate-stderr attention --link-capacity 1MiB
   refused 2 '--link-rate: required'
+  run --separate-stderr attention --json "$BATS_TEST_TMPDIR/output.safetensors"
+  refused 2 '--json: .*/output.safetensors; allowed: another file than --output'
+  run --separate-stderr attention --json "$BATS_TEST_TMPDIR/a" --trace "$BATS_TEST_TMPDIR/a"
+  refused 2 '--trace: .*/a; allowed: another file than --json'
+  [ ! -e "$BATS_TEST_TMPDIR/a" ]
   run --separate-stderr attention --input "$BATS_TEST_TMPDIR/none"
   refused 2 'none'
   [ ! -e "$BATS_TEST_TMPDIR/output.safetensors" ]

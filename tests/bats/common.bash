@@ -33,3 +33,14 @@ refused() { # code, pattern
   [ "$(wc -l <<<"$stderr")" -eq 1 ] || { echo "not one line: $stderr"; return 1; }
   grep -qE -- "$2" <<<"$stderr" || { echo "does not match $2: $stderr"; return 1; }
 }
+
+# On every track of a trace, a slice that begins inside another ends inside it; times are rounded to 0.001 us.
+slices_nest() { # file
+  jq -r '.traceEvents[] | select(.ph == "X") | [.pid, .tid, .ts, .ts + .dur] | @tsv' "$1" |
+    sort -k1,1n -k2,2n -k3,3g -k4,4gr | awk '
+      $1 != pid || $2 != tid { depth = 0; pid = $1; tid = $2 }
+      { while (depth && end[depth] <= $3 + 0.0005) depth--
+        if (depth && $4 > end[depth] + 0.0015) { print "crosses:", $0; bad = 1 }
+        end[++depth] = $4 }
+      END { exit bad }'
+}

@@ -113,14 +113,7 @@ setup_file() {
   jq -e '([.traceEvents[] | select(.ph == "M" and .name == "process_name")] | length) == 6
     and ([.traceEvents[] | select(.ph == "X" and (.ts < 0 or .dur < 0))] | length) == 0
     and ([.traceEvents[] | select(.ph == "X") | .ts + .dur] | max) < 60e6' "$BATS_TEST_TMPDIR/trace.json"
-  # on every track, a slice that begins inside another ends inside it
-  jq -r '.traceEvents[] | select(.ph == "X") | [.pid, .tid, .ts, .ts + .dur] | @tsv' "$BATS_TEST_TMPDIR/trace.json" |
-    sort -k1,1n -k2,2n -k3,3g -k4,4gr | awk '
-      $1 != pid || $2 != tid { depth = 0; pid = $1; tid = $2 }
-      { while (depth && end[depth] <= $3 + 0.0005) depth--
-        if (depth && $4 > end[depth] + 0.0015) { print "crosses:", $0; bad = 1 }
-        end[++depth] = $4 }
-      END { exit bad }'
+  slices_nest "$BATS_TEST_TMPDIR/trace.json"
 }
 
 @test "a device that is not there is skipped" {

@@ -7,7 +7,9 @@
 #include <draintile/trace.h>
 
 #include "args.h"
+#include "figures.h"
 #include "progress.h"
+#include "rank_spans.h"
 #include "ranks.h"
 
 enum { ATTENTION_SCHEDULES = 2 };
@@ -21,13 +23,7 @@ typedef struct attention_input {
   const void *q, *k, *v;
 } attention_input;
 
-/* What one rank measured of one schedule, kept in memory shared with the parent. */
-typedef struct attention_rank_run {
-  int32_t bit_equal; /* every output, warm-up included, equals serial's first */
-  double max_relative_error;
-  int64_t worst_token; /* of the file; -1: no tokens */
-} attention_rank_run;
-
+/* What one rank measured, kept in memory shared with the parent. */
 typedef struct attention_rank_facts {
   double flops;            /* of its heads */
   double sgemm_flop_per_s; /* one big GEMM, all ranks at once */
@@ -37,17 +33,12 @@ typedef struct attention_rank_facts {
 /* Arrays in one shared mapping. Samples: [run][repeat][rank]; sent: [run][rank][peer]. */
 typedef struct attention_shared {
   dt_attention_stats *samples;
-  attention_rank_run *runs;    /* [run][rank] */
+  figures_verdict *verdicts;   /* [run][rank] */
   attention_rank_facts *facts; /* [rank] */
   uint64_t *sent;              /* bytes of one forward */
   void *base;
   size_t bytes;
 } attention_shared;
-
-typedef struct attention_spans {
-  dt_span *spans;
-  size_t count;
-} attention_spans;
 
 typedef struct attention_job {
   const tool_args *args;
@@ -59,13 +50,12 @@ typedef struct attention_job {
   dt_attention_schedule schedules[ATTENTION_SCHEDULES];
   dt_tensor_writer *writer;
   attention_shared shared;
-  attention_spans spans[ATTENTION_SCHEDULES][64]; /* of the last repeat, by run and rank */
+  rank_spans spans[ATTENTION_SCHEDULES * RANKS_MAX]; /* of the last repeat: [run][rank] */
   tool_progress bar;
-  int64_t bar_done;
 } attention_job;
 
 dt_attention_stats *attention_sample(const attention_job *job, int32_t run, int32_t repeat, int32_t rank);
-attention_rank_run *attention_run_of(const attention_job *job, int32_t run, int32_t rank);
+figures_verdict *attention_verdict(const attention_job *job, int32_t run, int32_t rank);
 uint64_t *attention_sent(const attention_job *job, int32_t run, int32_t rank); /* [ranks] */
 
 /* attention_input.c: opens and checks the file, and fills what it says of the configuration. */
@@ -75,14 +65,12 @@ void attention_input_close(attention_input *input);
 int attention_rank_main(rank_link *link, void *job);
 
 typedef struct attention_figures {
-  double total_s, compute_alone_s, comm_alone_s, serial_s;
-  double hidden_ratio, efficiency, speedup_over_serial;
+  figures_overlap overlap;
+  figures_verdict verdict;
   double limit_s, limit_compute_s, limit_link_s, limit_constants_s;
   double in_s, compute_s, out_s; /* medians of the slowest ranks; NaN but for serial */
   double *samples_s;             /* [repeat], slowest rank */
-  int bit_equal;
-  double max_relative_error; /* NaN: not checked */
-  int64_t worst_token, tiles;
+  int64_t tiles;
   uint64_t bytes_sent;
 } attention_figures;
 
@@ -95,6 +83,5 @@ void attention_busy(const attention_job *job, int32_t run, double busy_s[ATTENTI
 
 /* attention_report.c: tables and JSON. Returns TOOL_CHECK_FAILED when a check failed. */
 int attention_report(const attention_job *job);
-int attention_write_trace(const attention_job *job, const char *path);
 
 #endif

@@ -23,19 +23,12 @@ static double slowest(const attention_job *job, int32_t run, int field, double *
 }
 
 static void add_ranks(const attention_job *job, int32_t run, attention_figures *f) {
-  f->bit_equal = 1;
-  f->max_relative_error = job->check ? 0 : NAN;
-  f->worst_token = -1;
+  f->verdict = (figures_verdict){.bit_equal = 1, .max_relative_error = job->check ? 0 : NAN, .worst_token = -1};
   for (int32_t rank = 0; rank < job->ranks; rank++) {
     const dt_attention_stats *stats = attention_sample(job, run, job->repeat - 1, rank);
-    const attention_rank_run *result = attention_run_of(job, run, rank);
     f->tiles += stats->tiles;
     f->bytes_sent += stats->bytes_sent;
-    f->bit_equal &= result->bit_equal;
-    if (!job->check || result->worst_token < 0) continue;
-    if (f->worst_token >= 0 && result->max_relative_error <= f->max_relative_error) continue;
-    f->max_relative_error = result->max_relative_error;
-    f->worst_token = result->worst_token;
+    figures_verdict_merge(&f->verdict, attention_verdict(job, run, rank));
   }
 }
 
@@ -55,7 +48,7 @@ static void add_limit(const attention_job *job, int32_t run, attention_figures *
   }
   /* Where the ranks share processors, one that is done early leaves its share to the others. */
   if (job->ranks * job->config.workers > dt_build_processors()) gemm_s = rate > 0 ? flops / rate : 0;
-  f->limit_compute_s = fmin(gemm_s, f->compute_alone_s);
+  f->limit_compute_s = fmin(gemm_s, f->overlap.compute_alone_s);
   if (job->comm.link_bytes_per_s > 0) {
     f->limit_link_s = bytes / job->comm.link_bytes_per_s;
     f->limit_constants_s = 2 * job->comm.link_latency_s;
@@ -70,18 +63,14 @@ static int make_one(const attention_job *job, int32_t run, const attention_figur
     free(samples);
     return 0;
   }
-  f->total_s = slowest(job, run, 0, f->samples_s);
+  double total_s = slowest(job, run, 0, f->samples_s);
   f->in_s = run == 0 ? slowest(job, run, 1, samples) : NAN;
   f->compute_s = run == 0 ? slowest(job, run, 2, samples) : NAN;
   f->out_s = run == 0 ? slowest(job, run, 3, samples) : NAN;
+  double serial_s = run == 0 ? total_s : serial->overlap.total_s;
+  f->overlap = figures_overlap_of(total_s, serial->compute_s, serial->in_s + serial->out_s, serial_s);
   free(samples);
   add_ranks(job, run, f);
-  f->serial_s = serial->total_s;
-  f->compute_alone_s = serial->compute_s;
-  f->comm_alone_s = serial->in_s + serial->out_s;
-  f->hidden_ratio = 1 - fmax(0, f->total_s - f->compute_alone_s) / f->comm_alone_s;
-  f->efficiency = (f->compute_alone_s + f->comm_alone_s - f->total_s) / fmin(f->compute_alone_s, f->comm_alone_s);
-  f->speedup_over_serial = f->serial_s / f->total_s;
   add_limit(job, run, f);
   return 1;
 }
@@ -101,11 +90,5 @@ void attention_figures_free(const attention_job *job, attention_figures *figures
 }
 
 void attention_busy(const attention_job *job, int32_t run, double busy_s[ATTENTION_SPAN_KINDS]) {
-  for (int kind = 0; kind < ATTENTION_SPAN_KINDS; kind++) busy_s[kind] = 0;
-  for (int32_t rank = 0; rank < job->ranks; rank++) {
-    const attention_spans *spans = &job->spans[run][rank];
-    for (size_t i = 0; i < spans->count; i++)
-      if (spans->spans[i].kind >= 0 && spans->spans[i].kind < ATTENTION_SPAN_KINDS)
-        busy_s[spans->spans[i].kind] += 1e-9 * (double)(spans->spans[i].end_ns - spans->spans[i].begin_ns);
-  }
+  rank_spans_busy(&job->spans[run * job->ranks], job->ranks, busy_s, ATTENTION_SPAN_KINDS);
 }

@@ -11,7 +11,7 @@
 #include "floats.h"
 #include "log.h"
 
-enum { CHECK_ROWS = 128, GEMM_SIDE = 512, GEMM_REPEATS = 3, RANKS_MAX = 64 };
+enum { CHECK_ROWS = 128, GEMM_SIDE = 512, GEMM_REPEATS = 3 };
 
 typedef struct rank_run {
   rank_link *link;
@@ -25,20 +25,13 @@ typedef struct rank_run {
   void *serial; /* serial's first output */
 } rank_run;
 
-/* A library call failed: its detail is the reason, and whether it lies with another rank. */
-static int library_failed(rank_run *run, dt_status status) {
-  run->link->account->secondary = status == DT_ERR_PEER;
-  const char *detail = dt_error_detail();
-  return rank_link_fail(run->link, log_exit_code(status), "%s", *detail ? detail : dt_status_text(status));
-}
-
 /* This rank's rows of one tensor: in the file where they lie together there, else a copy. */
 static int hold(rank_run *run, const void *tensor, int32_t heads, int kv, int place, const void **out) {
   const dt_attention_config *config = &run->job->config;
   size_t row = (size_t)heads * (size_t)config->head_dim * dt_dtype_bytes(config->dtype);
   dt_attention_rows runs[2];
   dt_status status = dt_attention_rows_in(config, run->job->ranks, run->link->rank, kv, runs);
-  if (status) return library_failed(run, status);
+  if (status) return rank_link_fail_status(run->link, status);
   const char *whole = tensor;
   int32_t first = runs[0].rows ? 0 : 1;
   *out = whole + (size_t)runs[first].first * row;
@@ -56,7 +49,7 @@ static int prepare(rank_run *run) {
   attention_job *job = run->job;
   dt_attention_config config = job->config;
   dt_status status = dt_attention_rows_out(&config, job->ranks, run->link->rank, run->rows);
-  if (status) return library_failed(run, status);
+  if (status) return rank_link_fail_status(run->link, status);
   run->token_bytes = (size_t)config.heads * (size_t)config.head_dim * dt_dtype_bytes(config.dtype);
   run->output_bytes = (size_t)(run->rows[0].rows + run->rows[1].rows) * run->token_bytes;
   run->serial = malloc(run->output_bytes + 1);
@@ -67,13 +60,13 @@ static int prepare(rank_run *run) {
   if (code) return code;
   status = dt_comm_create_shm(run->link->rank, job->ranks, rank_link_allgather, run->link, &job->comm, &run->comm);
   if (!status) status = dt_attention_create(run->comm, &config, &run->attention);
-  return status ? library_failed(run, status) : TOOL_OK;
+  return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
 }
 
 /* One forward of run `index`; `repeat` < 0: warm-up. Compares with serial's first output. */
 static int forward(rank_run *run, int32_t index, int32_t repeat) {
   attention_job *job = run->job;
-  attention_rank_run *result = attention_run_of(job, index, run->link->rank);
+  figures_verdict *result = attention_verdict(job, index, run->link->rank);
   dt_attention_config config = job->config;
   uint64_t before[RANKS_MAX] = {0}, after[RANKS_MAX] = {0};
   dt_attention_stats stats;
@@ -82,7 +75,7 @@ static int forward(rank_run *run, int32_t index, int32_t repeat) {
   if (!status) status = dt_comm_barrier(run->comm, "start of a run");
   dt_comm_bytes_sent(run->comm, before);
   if (!status) status = dt_attention_forward(run->attention, &run->input, &stats);
-  if (status) return library_failed(run, status);
+  if (status) return rank_link_fail_status(run->link, status);
   dt_comm_bytes_sent(run->comm, after);
   for (int32_t peer = 0; peer < job->ranks; peer++)
     attention_sent(job, index, run->link->rank)[peer] = after[peer] - before[peer];
@@ -121,7 +114,7 @@ static int write_rows(rank_run *run) {
     if (rows->rows == 0) continue;
     dt_status status = dt_tensor_writer_rows(run->job->writer, "o", rows->first, rows->rows,
                                              output + (size_t)rows->local * run->token_bytes);
-    if (status) return library_failed(run, status);
+    if (status) return rank_link_fail_status(run->link, status);
   }
   return TOOL_OK;
 }
@@ -144,28 +137,25 @@ static int probe(rank_run *run) {
   struct rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   facts->peak_bytes = (int64_t)usage.ru_maxrss * 1024;
-  return status ? library_failed(run, status) : TOOL_OK;
+  return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
 }
 
 /* The errors of rows [first, first + count) of the file, which begin at `output`. */
 static dt_status check_rows(const attention_job *job, int64_t first, int64_t count, const char *output,
-                            double *reference, double *y, attention_rank_run *result) {
+                            double *reference, double *y, figures_verdict *result) {
   int64_t values = (int64_t)job->config.heads * job->config.head_dim;
   size_t token = (size_t)values * dt_dtype_bytes(job->config.dtype);
   dt_status status =
       dt_attention_reference(&job->config, job->input.q, job->input.k, job->input.v, first, count, reference);
   for (int64_t row = 0; !status && row < count; row++) {
     floats_load(job->config.dtype, output + (size_t)row * token, (size_t)values, y);
-    double error = figures_token_error(y, reference + row * values, values);
-    if (result->worst_token >= 0 && error <= result->max_relative_error) continue;
-    result->max_relative_error = error;
-    result->worst_token = first + row;
+    figures_verdict_add(result, figures_token_error(y, reference + row * values, values), first + row);
   }
   return status;
 }
 
 /* This rank's rows of one output against float64. */
-static int check_output(rank_run *run, const char *output, attention_rank_run *result) {
+static int check_output(rank_run *run, const char *output, figures_verdict *result) {
   const attention_job *job = run->job;
   size_t values = (size_t)job->config.heads * (size_t)job->config.head_dim;
   double *reference = malloc(CHECK_ROWS * values * sizeof(double)), *y = malloc(values * sizeof(double));
@@ -182,21 +172,21 @@ static int check_output(rank_run *run, const char *output, attention_rank_run *r
   free(reference);
   free(y);
   if (!ready) return rank_link_fail(run->link, TOOL_FAILED, "out of memory for the check");
-  return status ? library_failed(run, status) : TOOL_OK;
+  return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
 }
 
 static int check(rank_run *run) {
   attention_job *job = run->job;
-  attention_rank_run *serial = attention_run_of(job, 0, run->link->rank);
+  figures_verdict *serial = attention_verdict(job, 0, run->link->rank);
   int code = check_output(run, run->serial, serial);
   dt_status status = code == TOOL_OK ? dt_comm_barrier(run->comm, "check") : DT_OK;
-  if (status) return library_failed(run, status);
+  if (status) return rank_link_fail_status(run->link, status);
   for (int32_t index = 1; code == TOOL_OK && index < job->run_count; index++) {
-    attention_rank_run *result = attention_run_of(job, index, run->link->rank);
+    figures_verdict *result = attention_verdict(job, index, run->link->rank);
     result->max_relative_error = serial->max_relative_error;
     result->worst_token = serial->worst_token;
     int differs = 0; /* all ranks must run the schedule again where one differs */
-    for (int32_t rank = 0; rank < job->ranks; rank++) differs |= !attention_run_of(job, index, rank)->bit_equal;
+    for (int32_t rank = 0; rank < job->ranks; rank++) differs |= !attention_verdict(job, index, rank)->bit_equal;
     if (!differs) continue;
     code = forward(run, index, -1);
     if (code == TOOL_OK) code = check_output(run, dt_attention_output(run->attention), result);

@@ -3,12 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <draintile/units.h>
-
 #include "attention.h"
 #include "figures.h"
 #include "json.h"
 #include "log.h"
+#include "rank_report.h"
 #include "table.h"
 
 static const char *name_of(const attention_job *job, int32_t run) {
@@ -17,16 +16,11 @@ static const char *name_of(const attention_job *job, int32_t run) {
 
 static void print_head(const attention_job *job) {
   const dt_attention_config *c = &job->config;
-  char rate[32], capacity[32];
   printf("attention: q [%lld, %d, %d], k and v [%lld, %d, %d] in %s%s", (long long)c->tokens, c->heads, c->head_dim,
          (long long)c->kv_tokens, c->kv_heads, c->head_dim, dt_dtype_name(c->dtype), c->causal ? ", causal" : "");
   if (c->text_tokens) printf(", %lld tokens of text %s", (long long)c->text_tokens, attention_text_names[c->text]);
-  printf("\n%d ranks, %d workers and %d consumers each; ", job->ranks, c->workers, c->consumers);
-  if (job->comm.link_bytes_per_s > 0)
-    printf("link %s, %s\n", dt_format_bytes_per_s(job->comm.link_bytes_per_s, rate, sizeof(rate)),
-           dt_format_bytes(job->comm.link_capacity_bytes, capacity, sizeof(capacity)));
-  else
-    printf("link at memory speed\n");
+  printf("\n");
+  rank_report_machine(job->ranks, c->workers, c->consumers, &job->comm);
 }
 
 static void print_runs(const attention_job *job, const attention_figures *all) {
@@ -35,19 +29,15 @@ static void print_runs(const attention_job *job, const attention_figures *all) {
   for (int32_t run = 0; run < job->run_count; run++) {
     const attention_figures *f = &all[run];
     table_cell(table, "%s", name_of(job, run));
-    table_time(table, f->total_s);
-    table_ratio(table, f->speedup_over_serial);
-    table_ratio(table, f->hidden_ratio);
-    table_ratio(table, f->efficiency);
+    table_time(table, f->overlap.total_s);
+    table_ratio(table, f->overlap.speedup_over_serial);
+    table_ratio(table, f->overlap.hidden_ratio);
+    table_ratio(table, f->overlap.efficiency);
     table_time(table, f->limit_s);
-    table_ratio(table, f->total_s / f->limit_s);
+    table_ratio(table, f->overlap.total_s / f->limit_s);
     table_cell(table, "%lld", (long long)f->tiles);
     table_size(table, (double)f->bytes_sent);
-    table_cell(table, "%s", f->bit_equal ? "equal" : "DIFFER");
-    if (job->check)
-      table_cell(table, "%.2e", f->max_relative_error);
-    else
-      table_cell(table, "unchecked");
+    rank_report_verdict(table, &f->verdict, job->check);
   }
   printf("\n");
   table_print(table, stdout);
@@ -55,8 +45,8 @@ static void print_runs(const attention_job *job, const attention_figures *all) {
 
 static void print_alone(const attention_figures *serial) {
   tool_table *table = table_create("compute alone|communication alone|way in|way out");
-  table_time(table, serial->compute_alone_s);
-  table_time(table, serial->comm_alone_s);
+  table_time(table, serial->overlap.compute_alone_s);
+  table_time(table, serial->overlap.comm_alone_s);
   table_time(table, serial->in_s);
   table_time(table, serial->out_s);
   printf("\nserial, stage by stage\n");
@@ -77,29 +67,6 @@ static void print_busy(const attention_job *job) {
   table_print(table, stdout);
 }
 
-static json_t *matrix_json(const attention_job *job, int32_t run) {
-  json_t *matrix = json_array();
-  for (int32_t rank = 0; rank < job->ranks; rank++) {
-    json_t *row = json_array();
-    for (int32_t peer = 0; peer < job->ranks; peer++)
-      json_array_append_new(row, json_whole_unsigned(peer == rank ? 0 : attention_sent(job, run, rank)[peer]));
-    json_array_append_new(matrix, row);
-  }
-  return matrix;
-}
-
-static json_t *busy_json(const attention_job *job, int32_t run) {
-  double busy_s[ATTENTION_SPAN_KINDS];
-  json_t *busy = json_object();
-  attention_busy(job, run, busy_s);
-  for (int kind = 0; kind < ATTENTION_SPAN_KINDS; kind++) {
-    char key[32];
-    snprintf(key, sizeof(key), "%s_s", dt_span_kind_name((dt_span_kind)kind));
-    json_object_set_new(busy, key, json_figure(busy_s[kind]));
-  }
-  return busy;
-}
-
 static int64_t peak_bytes(const attention_job *job) {
   int64_t peak = 0;
   for (int32_t rank = 0; rank < job->ranks; rank++)
@@ -107,37 +74,26 @@ static int64_t peak_bytes(const attention_job *job) {
   return peak;
 }
 
-static json_t *figures_object(const char *const *names, const double *values, size_t count) {
-  json_t *object = json_object();
-  for (size_t i = 0; i < count; i++) json_object_set_new(object, names[i], json_figure(values[i]));
-  return object;
-}
-
 static json_t *run_json(const attention_job *job, int32_t index, const attention_figures *f) {
   static const char *const part_names[] = {"compute_s", "link_s", "constants_s"};
   static const char *const stage_names[] = {"in_s", "compute_s", "out_s"};
   const double parts[] = {f->limit_compute_s, f->limit_link_s, f->limit_constants_s};
   const double stages[] = {f->in_s, f->compute_s, f->out_s};
+  double busy_s[ATTENTION_SPAN_KINDS];
   json_t *run = json_object();
+  attention_busy(job, index, busy_s);
   json_object_set_new(run, "schedule", json_string(name_of(job, index)));
-  json_object_set_new(run, "total_s", json_figure(f->total_s));
-  json_object_set_new(run, "compute_alone_s", json_figure(f->compute_alone_s));
-  json_object_set_new(run, "comm_alone_s", json_figure(f->comm_alone_s));
-  json_object_set_new(run, "serial_s", json_figure(f->serial_s));
+  rank_report_times_json(run, &f->overlap);
   json_object_set_new(run, "limit_s", json_figure(f->limit_s));
-  json_object_set_new(run, "limit_parts", figures_object(part_names, parts, 3));
-  json_object_set_new(run, "hidden_ratio", json_figure(f->hidden_ratio));
-  json_object_set_new(run, "efficiency", json_figure(f->efficiency));
-  json_object_set_new(run, "speedup_over_serial", json_figure(f->speedup_over_serial));
-  json_object_set_new(run, "bit_equal", json_boolean(f->bit_equal));
-  json_object_set_new(run, "max_relative_error", json_figure(f->max_relative_error));
-  json_object_set_new(run, "worst_token", f->worst_token < 0 ? json_null() : json_whole(f->worst_token));
+  json_object_set_new(run, "limit_parts", json_named_figures(part_names, parts, 3));
+  rank_report_ratios_json(run, &f->overlap);
+  rank_report_verdict_json(run, &f->verdict);
   json_object_set_new(run, "tiles", json_whole(f->tiles));
   json_object_set_new(run, "bytes_sent", json_whole_unsigned(f->bytes_sent));
-  json_object_set_new(run, "bytes_sent_to_peer", matrix_json(job, index));
+  json_object_set_new(run, "bytes_sent_to_peer", rank_report_sent_json(attention_sent(job, index, 0), job->ranks));
   json_object_set_new(run, "device_bytes", json_whole(peak_bytes(job)));
-  json_object_set_new(run, "stages", figures_object(stage_names, stages, 3));
-  json_object_set_new(run, "busy", busy_json(job, index));
+  json_object_set_new(run, "stages", json_named_figures(stage_names, stages, 3));
+  json_object_set_new(run, "busy", rank_report_busy_json(busy_s, ATTENTION_SPAN_KINDS));
   json_object_set_new(run, "samples_s", json_figures(f->samples_s, (size_t)job->repeat));
   return run;
 }
@@ -167,7 +123,7 @@ static json_t *shares_json(const attention_job *job) {
 static json_t *setting_json(const attention_job *job) {
   const dt_attention_config *c = &job->config;
   json_t *setting = json_object();
-  json_object_set_new(setting, "input", json_string(job->input.path));
+  json_object_set_new(setting, "input", json_text(job->input.path));
   json_object_set_new(setting, "device", json_string("cpu"));
   json_object_set_new(setting, "ranks", json_integer(job->ranks));
   json_object_set_new(setting, "workers", json_integer(c->workers));
@@ -185,9 +141,7 @@ static json_t *setting_json(const attention_job *job) {
   json_object_set_new(setting, "overlap_in", json_boolean(c->overlap_in));
   json_object_set_new(setting, "tile_rows", json_integer(c->tile_rows));
   json_object_set_new(setting, "own_lag", json_integer(c->own_lag));
-  json_object_set_new(setting, "link_bytes_per_s", json_figure(job->comm.link_bytes_per_s));
-  json_object_set_new(setting, "link_capacity_bytes", json_figure(job->comm.link_capacity_bytes));
-  json_object_set_new(setting, "link_latency_s", json_figure(job->comm.link_latency_s));
+  rank_report_link_json(setting, &job->comm);
   json_object_set_new(setting, "repeat", json_integer(job->repeat));
   json_object_set_new(setting, "shares", shares_json(job));
   return setting;
@@ -202,22 +156,10 @@ static json_t *report_json(const attention_job *job, const attention_figures *fi
   return root;
 }
 
-/* Which checks failed, one line each. */
-static int judge(const attention_job *job, const attention_figures *all) {
+static int judge(const attention_job *job, const attention_figures *figures) {
   int failed = 0;
-  double tolerance = figures_tolerance(job->config.dtype);
-  for (int32_t run = 0; run < job->run_count; run++) {
-    const attention_figures *f = &all[run];
-    if (!f->bit_equal) {
-      failed = 1;
-      log_note("check: %s: output differs from serial's; allowed: equal to the bit", name_of(job, run));
-    }
-    if (!(f->max_relative_error <= tolerance)) {
-      failed = 1;
-      log_note("check: %s: token %lld: relative error %.3g; allowed: at most %g", name_of(job, run),
-               (long long)f->worst_token, f->max_relative_error, tolerance);
-    }
-  }
+  for (int32_t run = 0; run < job->run_count; run++)
+    failed |= rank_report_judge(name_of(job, run), &figures[run].verdict, figures_tolerance(job->config.dtype));
   return failed ? TOOL_CHECK_FAILED : TOOL_OK;
 }
 
@@ -235,22 +177,4 @@ int attention_report(const attention_job *job) {
   if (code == TOOL_OK && job->check) code = judge(job, figures);
   attention_figures_free(job, figures);
   return code;
-}
-
-int attention_write_trace(const attention_job *job, const char *path) {
-  size_t ranks = (size_t)job->ranks, count = ranks * (size_t)job->run_count;
-  dt_trace_rank *traces = calloc(count, sizeof(*traces));
-  if (!traces) return log_fail(TOOL_FAILED, "out of memory");
-  for (size_t i = 0; i < count; i++) {
-    const attention_spans *spans = &job->spans[i / ranks][i % ranks];
-    traces[i] = (dt_trace_rank){.name = name_of(job, (int32_t)(i / ranks)),
-                                .rank = (int32_t)(i % ranks),
-                                .workers = job->config.workers,
-                                .consumers = job->config.consumers,
-                                .spans = spans->spans,
-                                .span_count = spans->count};
-  }
-  dt_status status = dt_trace_write(path, traces, count);
-  free(traces);
-  return status ? log_status(status, NULL) : TOOL_OK;
 }

@@ -1,28 +1,22 @@
 /* draintile attention: Ulysses attention over rank processes, its all-to-alls hidden and measured. */
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "attention.h"
 #include "commands.h"
 #include "log.h"
 #include "rank_options.h"
-
-enum { RANKS_MAX = 64 };
+#include "rank_output.h"
 
 const char *const attention_schedule_names[] = {"serial", "piggyback", NULL};
 const char *const attention_text_names[] = {"sharded", "replicated", NULL};
-static const char *const switch_names[] = {"off", "on", NULL};
 
 dt_attention_stats *attention_sample(const attention_job *job, int32_t run, int32_t repeat, int32_t rank) {
   return &job->shared.samples[((size_t)run * (size_t)job->repeat + (size_t)repeat) * (size_t)job->ranks + (size_t)rank];
 }
 
-attention_rank_run *attention_run_of(const attention_job *job, int32_t run, int32_t rank) {
-  return &job->shared.runs[(size_t)run * (size_t)job->ranks + (size_t)rank];
+figures_verdict *attention_verdict(const attention_job *job, int32_t run, int32_t rank) {
+  return &job->shared.verdicts[(size_t)run * (size_t)job->ranks + (size_t)rank];
 }
 
 uint64_t *attention_sent(const attention_job *job, int32_t run, int32_t rank) {
@@ -43,8 +37,7 @@ static int read_config(attention_job *job) {
   config->tile_rows = (int32_t)args_int(args, "tile-rows");
   config->own_lag = (int32_t)args_int(args, "own-lag");
   config->text = (dt_attention_text)args_choice(args, "text");
-  config->delay_max_us = (int32_t)(args_number(args, "delay") * 1e6);
-  config->delay_seed = config->delay_max_us ? (uint64_t)args_int(args, "delay-seed") + 1 : 0;
+  rank_options_delay(args, &config->delay_max_us, &config->delay_seed);
   if (args_set(args, "text-tokens")) {
     int64_t most = config->tokens < config->kv_tokens ? config->tokens : config->kv_tokens;
     config->text_tokens = args_int(args, "text-tokens");
@@ -72,64 +65,35 @@ static void read_schedules(attention_job *job) {
 }
 
 static int open_output(attention_job *job) {
-  const char *path = args_text(job->args, "output");
   const dt_attention_config *config = &job->config;
-  struct stat status;
-  if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-    return log_fail(TOOL_USAGE, "--output: %s: not a regular file; allowed: a new file, or one to replace", path);
   const dt_tensor_spec spec = {
       .name = "o", .dtype = config->dtype, .dims = 3, .shape = {config->tokens, config->heads, config->head_dim}};
-  dt_status result = dt_tensor_writer_create(path, &spec, 1, &job->writer);
-  return result ? log_status(result, NULL) : TOOL_OK;
-}
-
-/* Cuts one shared mapping into the arrays of attention_shared; the first pass only counts. */
-static size_t lay_out(const attention_job *job, attention_shared *shared, char *base) {
-  size_t at = 0, ranks = (size_t)job->ranks, runs = ATTENTION_SCHEDULES;
-  const struct {
-    void **field;
-    size_t bytes;
-  } parts[] = {
-      {(void **)&shared->samples, runs * (size_t)job->repeat * ranks * sizeof(*shared->samples)},
-      {(void **)&shared->runs, runs * ranks * sizeof(*shared->runs)},
-      {(void **)&shared->facts, ranks * sizeof(*shared->facts)},
-      {(void **)&shared->sent, runs * ranks * ranks * sizeof(*shared->sent)},
-  };
-  for (size_t i = 0; i < ARGS_COUNT(parts); i++) {
-    if (base) *parts[i].field = base + at;
-    at += (parts[i].bytes + 63) / 64 * 64;
-  }
-  return at;
+  return rank_output_open(args_text(job->args, "output"), &spec, &job->writer);
 }
 
 static int share_memory(attention_job *job) {
   attention_shared *shared = &job->shared;
-  shared->bytes = lay_out(job, shared, NULL);
-  void *base = mmap(NULL, shared->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED)
-    return log_fail(TOOL_FAILED, "%zu bytes of shared memory: %s", shared->bytes, strerror(errno));
-  shared->base = base;
-  lay_out(job, shared, base);
-  for (int32_t i = 0; i < ATTENTION_SCHEDULES * job->ranks; i++)
-    shared->runs[i] = (attention_rank_run){.bit_equal = 1, .worst_token = -1};
-  return TOOL_OK;
+  size_t ranks = (size_t)job->ranks, runs = ATTENTION_SCHEDULES;
+  const rank_array arrays[] = {
+      {(void **)&shared->samples, runs * (size_t)job->repeat * ranks * sizeof(*shared->samples)},
+      {(void **)&shared->verdicts, runs * ranks * sizeof(*shared->verdicts)},
+      {(void **)&shared->facts, ranks * sizeof(*shared->facts)},
+      {(void **)&shared->sent, runs * ranks * ranks * sizeof(*shared->sent)},
+  };
+  int code = rank_memory_map(arrays, ARGS_COUNT(arrays), &shared->base, &shared->bytes);
+  for (size_t i = 0; code == TOOL_OK && i < runs * ranks; i++)
+    shared->verdicts[i] = (figures_verdict){.bit_equal = 1, .worst_token = -1};
+  return code;
 }
 
 static int take_spans(void *context, int32_t rank, int32_t run, const void *data, size_t bytes) {
   attention_job *job = context;
-  attention_spans *spans = &job->spans[run][rank];
-  spans->spans = malloc(bytes + 1);
-  if (!spans->spans) return log_fail(TOOL_FAILED, "out of memory for the spans of rank %d", rank);
-  memcpy(spans->spans, data, bytes);
-  spans->count = bytes / sizeof(dt_span);
-  return TOOL_OK;
+  return rank_spans_copy(rank, data, bytes, &job->spans[run * job->ranks + rank]);
 }
 
 static void tick(void *context, const rank_account *accounts) {
   attention_job *job = context;
-  int64_t done = atomic_load(&accounts[0].progress);
-  progress_add(&job->bar, (double)(done - job->bar_done));
-  job->bar_done = done;
+  progress_reach(&job->bar, (double)atomic_load(&accounts[0].progress));
 }
 
 static int run_ranks(attention_job *job) {
@@ -150,24 +114,23 @@ static int run_ranks(attention_job *job) {
 
 /* The ranks have written every row; what is left is the parent's: tables, the name of the output. */
 static int finish(attention_job *job) {
-  int code = attention_report(job);
-  if (code == TOOL_OK) {
-    dt_status status = dt_tensor_writer_commit(job->writer);
-    job->writer = NULL;
-    if (status) code = log_status(status, NULL);
-  }
-  const char *trace = args_text(job->args, "trace");
-  if (trace && (code == TOOL_OK || code == TOOL_CHECK_FAILED)) {
-    int written = attention_write_trace(job, trace);
-    if (code == TOOL_OK) code = written;
-  }
-  return code;
+  const char *names[ATTENTION_SCHEDULES];
+  for (int32_t run = 0; run < job->run_count; run++) names[run] = attention_schedule_names[job->schedules[run]];
+  const rank_trace trace = {.spans = job->spans,
+                            .names = names,
+                            .run_count = job->run_count,
+                            .ranks = job->ranks,
+                            .workers = job->config.workers,
+                            .consumers = job->config.consumers};
+  int code = rank_output_commit(&job->writer, attention_report(job));
+  return rank_trace_write(&trace, args_text(job->args, "trace"), code);
 }
 
 static int run_job(attention_job *job) {
   const tool_args *args = job->args;
   dt_attention_config_init(&job->config);
   int code = rank_options_device(args);
+  if (code == TOOL_OK) code = rank_options_outputs(args);
   if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
   if (code == TOOL_OK) code = attention_input_open(args_text(args, "input"), &job->input, &job->config);
   if (code == TOOL_OK) code = read_config(job);
@@ -183,7 +146,7 @@ static int run(const tool_args *args) {
   attention_job job = {.args = args};
   int code = run_job(&job);
   dt_tensor_writer_discard(job.writer);
-  for (int32_t i = 0; i < ATTENTION_SCHEDULES * RANKS_MAX; i++) free(job.spans[i / RANKS_MAX][i % RANKS_MAX].spans);
+  for (size_t i = 0; i < ARGS_COUNT(job.spans); i++) free(job.spans[i].spans);
   if (job.shared.base) munmap(job.shared.base, job.shared.bytes);
   attention_input_close(&job.input);
   return code;
@@ -203,15 +166,14 @@ static const arg_option options[] = {
     OPT_INT("text-tokens", "N", NULL, 0, 1e9, "the first N tokens are text, the others an image"),
     OPT_CHOICE("text", "WHERE", "sharded", attention_text_names,
                "which ranks hold the text: each its share, or each all of it"),
-    OPT_FLAG("check", "compare with a float64 reference and with serial, to the bit; exit 1 if it fails"),
-    OPT_INT("repeat", "N", "5", 1, 100000, "measured runs of each schedule, interleaved, after a warm-up"),
+    OPTIONS_MEASURE,
     OPTIONS_LINK,
     OPT_INT("workers", "N", "1", 1, 1024, "computing threads of a rank"),
     OPT_INT("consumers", "N", "1", 0, 1024, "threads of a rank that carry q, k and v"),
     OPT_INT("tile-rows", "M", "128", 1, 4096, "rows of q in a tile, at most"),
     OPT_INT("own-lag", "N", "0", 0, 65536, "heads by which the tiles of own rows of a head follow its remote ones"),
     OPTIONS_WAITS,
-    OPT_TEXT("trace", "FILE", NULL, "write the last repeat of every schedule as Chrome/Perfetto JSON"),
+    OPTION_TRACE,
     OPTION_JSON,
 };
 

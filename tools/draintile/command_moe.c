@@ -1,16 +1,12 @@
 /* draintile moe: one MoE layer of a checkpoint over rank processes, its all-to-alls hidden and measured. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "log.h"
 #include "moe.h"
 #include "rank_options.h"
-
-enum { RANKS_MAX = 64 };
+#include "rank_output.h"
 
 int64_t moe_max_tokens(const moe_job *job) {
   int64_t first, count;
@@ -68,8 +64,7 @@ static void read_config(moe_job *job) {
   config->lead = (int32_t)args_int(args, "lead");
   config->wave_experts = (int32_t)args_int(args, "wave-experts");
   config->group_tasks = (int32_t)args_int(args, "group-tasks");
-  config->delay_max_us = (int32_t)(args_number(args, "delay") * 1e6);
-  config->delay_seed = config->delay_max_us ? (uint64_t)args_int(args, "delay-seed") + 1 : 0;
+  rank_options_delay(args, &config->delay_max_us, &config->delay_seed);
 }
 
 /* Everything that can be wrong with the folder, before any rank starts: each rank's tensors as well. */
@@ -95,49 +90,34 @@ static int open_checkpoint(moe_job *job) {
 }
 
 static int open_output(moe_job *job) {
-  const char *path = args_text(job->args, "output");
-  struct stat status;
-  if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-    return log_fail(TOOL_USAGE, "--output: %s: not a regular file; allowed: a new file, or one to replace", path);
   const dt_tensor_spec spec = {
       .name = "hidden_states", .dtype = job->input.dtype, .dims = 2, .shape = {job->input.tokens, job->input.hidden}};
-  dt_status result = dt_tensor_writer_create(path, &spec, 1, &job->writer);
-  return result ? log_status(result, NULL) : TOOL_OK;
+  return rank_output_open(args_text(job->args, "output"), &spec, &job->writer);
 }
 
-/* Cuts one shared mapping into the arrays of moe_shared; the first pass only counts. */
-static size_t lay_out(const moe_job *job, moe_shared *shared, char *base) {
-  size_t at = 0, ranks = (size_t)job->ranks, tokens = (size_t)job->input.tokens, experts = (size_t)job->info->experts;
-  const struct {
-    void **field;
-    size_t bytes;
-  } parts[] = {
+static int map_shared(moe_job *job) {
+  moe_shared *shared = &job->shared;
+  size_t ranks = (size_t)job->ranks, tokens = (size_t)job->input.tokens, experts = (size_t)job->info->experts;
+  size_t slots = tokens * (size_t)job->top_k;
+  const rank_array arrays[] = {
       {(void **)&shared->samples, RUNS_MAX * (size_t)job->repeat * ranks * sizeof(*shared->samples)},
       {(void **)&shared->runs, RUNS_MAX * ranks * sizeof(*shared->runs)},
       {(void **)&shared->facts, ranks * sizeof(*shared->facts)},
       {(void **)&shared->sent, RUNS_MAX * ranks * ranks * sizeof(*shared->sent)},
       {(void **)&shared->counts, ranks * experts * sizeof(*shared->counts)},
-      {(void **)&shared->ids, tokens * (size_t)job->top_k * sizeof(*shared->ids)},
-      {(void **)&shared->weights, tokens * (size_t)job->top_k * sizeof(*shared->weights)},
+      {(void **)&shared->ids, slots * sizeof(*shared->ids)},
+      {(void **)&shared->weights, slots * sizeof(*shared->weights)},
       {(void **)&shared->reference, job->check ? tokens * (size_t)job->input.hidden * sizeof(*shared->reference) : 0},
       {(void **)&shared->run_count, sizeof(*shared->run_count)},
       {(void **)&shared->schedules, RUNS_MAX * sizeof(*shared->schedules)},
   };
-  for (size_t i = 0; i < ARGS_COUNT(parts); i++) {
-    if (base) *parts[i].field = base + at;
-    at += (parts[i].bytes + 63) / 64 * 64 + 64;
-  }
-  return at;
+  return rank_memory_map(arrays, ARGS_COUNT(arrays), &shared->base, &shared->bytes);
 }
 
 static int share_memory(moe_job *job) {
   moe_shared *shared = &job->shared;
-  shared->bytes = lay_out(job, shared, NULL);
-  void *base = mmap(NULL, shared->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED)
-    return log_fail(TOOL_FAILED, "%zu bytes of shared memory: %s", shared->bytes, strerror(errno));
-  shared->base = base;
-  lay_out(job, shared, base);
+  int code = map_shared(job);
+  if (code) return code;
   const arg_value *list = args_list(job->args, "schedule");
   *shared->run_count = 1; /* serial, the baseline of every figure */
   for (int i = 0; i < list->list_count; i++) {
@@ -147,7 +127,7 @@ static int share_memory(moe_job *job) {
       shared->schedules[(*shared->run_count)++] = list->list[i];
   }
   for (int32_t i = 0; i < RUNS_MAX * job->ranks; i++)
-    shared->runs[i] = (moe_rank_run){.bit_equal = 1, .worst_token = -1};
+    shared->runs[i].verdict = (figures_verdict){.bit_equal = 1, .worst_token = -1};
   size_t ranks = (size_t)job->ranks;
   job->serial_spans = calloc((size_t)(job->repeat + 1) * ranks, sizeof(*job->serial_spans));
   job->last_spans = calloc(RUNS_MAX * ranks, sizeof(*job->last_spans));
@@ -157,12 +137,12 @@ static int share_memory(moe_job *job) {
 static int take_spans(void *context, int32_t rank, int32_t tag, const void *data, size_t bytes) {
   moe_job *job = context;
   int32_t run = tag >> 24, repeat = tag & 0xffffff;
-  moe_spans copy = {.spans = malloc(bytes + 1), .count = bytes / sizeof(dt_span)};
-  if (!copy.spans) return log_fail(TOOL_FAILED, "out of memory for the spans of rank %d", rank);
-  memcpy(copy.spans, data, bytes);
+  rank_spans copy;
+  int code = rank_spans_copy(rank, data, bytes, &copy);
+  if (code) return code;
   size_t ranks = (size_t)job->ranks, at = (size_t)rank;
-  moe_spans *last = &job->last_spans[(size_t)run * ranks + at];
-  moe_spans *kept = run == 0 ? &job->serial_spans[(size_t)repeat * ranks + at] : last;
+  rank_spans *last = &job->last_spans[(size_t)run * ranks + at];
+  rank_spans *kept = run == 0 ? &job->serial_spans[(size_t)repeat * ranks + at] : last;
   free(kept->spans);
   *kept = copy;
   if (run == 0 && repeat == job->repeat - 1) *last = copy;
@@ -192,9 +172,7 @@ static int decide(void *context, int32_t *answer) {
 static void tick(void *context, const rank_account *accounts) {
   moe_job *job = context;
   job->bar.total = (double)*job->shared.run_count * (job->repeat + 1);
-  int64_t done = atomic_load(&accounts[0].progress);
-  progress_add(&job->bar, (double)(done - job->bar_done));
-  job->bar_done = done;
+  progress_reach(&job->bar, (double)atomic_load(&accounts[0].progress));
 }
 
 static int run_ranks(moe_job *job) {
@@ -218,18 +196,16 @@ static int run_ranks(moe_job *job) {
 static int finish(moe_job *job) {
   for (int32_t run = 0; run < RUNS_MAX; run++) job->predicted_s[run] = NAN;
   if (moe_has_rows(job) && moe_fit(job, 0, job->repeat) == TOOL_OK) moe_predict(job);
-  int code = moe_report(job);
-  if (code == TOOL_OK) {
-    dt_status status = dt_tensor_writer_commit(job->writer);
-    job->writer = NULL;
-    if (status) code = log_status(status, NULL);
-  }
-  const char *trace = args_text(job->args, "trace");
-  if (trace && (code == TOOL_OK || code == TOOL_CHECK_FAILED)) {
-    int written = moe_write_trace(job, trace);
-    if (code == TOOL_OK) code = written;
-  }
-  return code;
+  const char *names[RUNS_MAX];
+  for (int32_t run = 0; run < *job->shared.run_count; run++) names[run] = schedule_names[job->shared.schedules[run]];
+  const rank_trace trace = {.spans = job->last_spans,
+                            .names = names,
+                            .run_count = *job->shared.run_count,
+                            .ranks = job->ranks,
+                            .workers = job->config.workers,
+                            .consumers = job->config.consumers};
+  int code = rank_output_commit(&job->writer, moe_report(job));
+  return rank_trace_write(&trace, args_text(job->args, "trace"), code);
 }
 
 static void release(moe_job *job) {
@@ -275,8 +251,6 @@ static int run(const tool_args *args) {
   return code;
 }
 
-static const char *const switch_names[] = {"off", "on", NULL};
-
 static const arg_option options[] = {
     OPT_TEXT("checkpoint", "DIR", arg_required, "Hugging Face model folder"),
     OPT_INT("layer", "N", "0", 0, 65535, "layer of the model"),
@@ -287,8 +261,7 @@ static const arg_option options[] = {
     OPT_LIST("schedule", "LIST", "signal", schedule_auto_names,
              "schedules to run, separated by commas; serial always runs as the baseline"),
     OPTION_DEVICE,
-    OPT_FLAG("check", "compare with a float64 reference and with serial, to the bit; exit 1 if it fails"),
-    OPT_INT("repeat", "N", "5", 1, 100000, "measured runs of each schedule, interleaved, after a warm-up"),
+    OPTIONS_MEASURE,
     OPTIONS_LINK,
     OPT_INT("workers", "N", "1", 1, 1024, "computing threads of a rank"),
     OPT_INT("consumers", "N", "1", 0, 1024, "threads of a rank that carry dispatch and segments"),
@@ -305,7 +278,7 @@ static const arg_option options[] = {
                "send a token once to a rank that wants it for several experts (GPUs)"),
     OPT_FLAG("explain", "with --schedule auto: print the price of every schedule"),
     OPTIONS_WAITS,
-    OPT_TEXT("trace", "FILE", NULL, "write the last repeat of every schedule as Chrome/Perfetto JSON"),
+    OPTION_TRACE,
     OPTION_JSON,
 };
 

@@ -12,6 +12,7 @@
 #include "counts_file.h"
 #include "json.h"
 #include "log.h"
+#include "rank_report.h"
 #include "synthetic.h"
 #include "table.h"
 
@@ -212,34 +213,24 @@ static int simulate_all(simulate_job *job) {
   return code;
 }
 
-typedef struct ratios {
-  double compute_alone_s, comm_alone_s, hidden_ratio, efficiency, speedup;
-} ratios;
-
-static ratios ratios_of(const simulate_job *job, const simulated_run *run) {
+static figures_overlap overlap_of(const simulate_job *job, const simulated_run *run) {
   const dt_sim_result *serial = &job->runs[0].result;
-  double total_s = run->result.total_s;
-  ratios r = {.compute_alone_s = serial->compute_s, .comm_alone_s = serial->dispatch_s + serial->combine_s};
-  r.hidden_ratio = 1 - fmax(0, total_s - r.compute_alone_s) / r.comm_alone_s;
-  r.efficiency = (r.compute_alone_s + r.comm_alone_s - total_s) / fmin(r.compute_alone_s, r.comm_alone_s);
-  r.speedup = serial->total_s / total_s;
-  return r;
+  return figures_overlap_of(run->result.total_s, serial->compute_s, serial->dispatch_s + serial->combine_s,
+                            serial->total_s);
 }
 
 static json_t *to_json(const simulate_job *job) {
   json_t *root = json_results("draintile-simulate"), *runs = json_array();
   for (int i = 0; i < job->run_count; i++) {
     const simulated_run *one = &job->runs[i];
-    ratios r = ratios_of(job, one);
+    figures_overlap overlap = overlap_of(job, one);
     json_t *run = json_object();
     json_object_set_new(run, "schedule", json_string(schedule_names[one->schedule]));
     json_object_set_new(run, "predicted_s", json_figure(one->result.total_s));
-    json_object_set_new(run, "compute_alone_s", json_figure(r.compute_alone_s));
-    json_object_set_new(run, "comm_alone_s", json_figure(r.comm_alone_s));
+    json_object_set_new(run, "compute_alone_s", json_figure(overlap.compute_alone_s));
+    json_object_set_new(run, "comm_alone_s", json_figure(overlap.comm_alone_s));
     json_object_set_new(run, "serial_s", json_figure(job->runs[0].result.total_s));
-    json_object_set_new(run, "hidden_ratio", json_figure(r.hidden_ratio));
-    json_object_set_new(run, "efficiency", json_figure(r.efficiency));
-    json_object_set_new(run, "speedup_over_serial", json_figure(r.speedup));
+    rank_report_ratios_json(run, &overlap);
     json_object_set_new(run, "worker_wait_s", json_figure(one->result.worker_wait_s));
     json_object_set_new(run, "store_stall_s", json_figure(one->result.store_stall_s));
     json_object_set_new(run, "rank_total_s", json_figures(one->rank_total_s, (size_t)job->counts.ranks));
@@ -255,19 +246,19 @@ static json_t *to_json(const simulate_job *job) {
 
 static void print_all(const simulate_job *job) {
   tool_table *table = table_create("<schedule|predicted|speedup|hidden|efficiency|worker waits|store stalls");
-  ratios alone = ratios_of(job, &job->runs[0]);
+  figures_overlap alone = overlap_of(job, &job->runs[0]);
   char compute[32], comm[32];
   printf("%d ranks, %d experts; compute alone %s, communication alone %s\n\n", job->counts.ranks, job->counts.experts,
          dt_format_seconds(alone.compute_alone_s, compute, sizeof(compute)),
          dt_format_seconds(alone.comm_alone_s, comm, sizeof(comm)));
   for (int i = 0; i < job->run_count; i++) {
     const simulated_run *run = &job->runs[i];
-    ratios r = ratios_of(job, run);
+    figures_overlap overlap = overlap_of(job, run);
     table_cell(table, "%s", schedule_names[run->schedule]);
     table_time(table, run->result.total_s);
-    table_ratio(table, r.speedup);
-    table_ratio(table, r.hidden_ratio);
-    table_ratio(table, r.efficiency);
+    table_ratio(table, overlap.speedup_over_serial);
+    table_ratio(table, overlap.hidden_ratio);
+    table_ratio(table, overlap.efficiency);
     table_time(table, run->result.worker_wait_s);
     table_time(table, run->result.store_stall_s);
   }

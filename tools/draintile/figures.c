@@ -31,3 +31,26 @@ double figures_token_error(const double *y, const double *reference, int64_t cou
   double error = norm > 0 ? sqrt(difference / norm) : INFINITY;
   return isnan(error) ? INFINITY : error;
 }
+
+void figures_verdict_add(figures_verdict *verdict, double error, int64_t token) {
+  if (verdict->worst_token >= 0 && error <= verdict->max_relative_error) return;
+  verdict->max_relative_error = error;
+  verdict->worst_token = token;
+}
+
+void figures_verdict_merge(figures_verdict *verdict, const figures_verdict *rank) {
+  verdict->bit_equal &= rank->bit_equal;
+  if (rank->worst_token >= 0) figures_verdict_add(verdict, rank->max_relative_error, rank->worst_token);
+}
+
+figures_overlap figures_overlap_of(double total_s, double compute_alone_s, double comm_alone_s, double serial_s) {
+  return (figures_overlap){
+      .total_s = total_s,
+      .compute_alone_s = compute_alone_s,
+      .comm_alone_s = comm_alone_s,
+      .serial_s = serial_s,
+      .hidden_ratio = 1 - fmax(0, total_s - compute_alone_s) / comm_alone_s,
+      .efficiency = (compute_alone_s + comm_alone_s - total_s) / fmin(compute_alone_s, comm_alone_s),
+      .speedup_over_serial = serial_s / total_s,
+  };
+}

@@ -14,4 +14,24 @@ double figures_tolerance(dt_dtype dtype);
 /* ||y - reference|| / ||reference||; where the reference is 0, y must be 0. NaN counts as infinitely wrong. */
 double figures_token_error(const double *y, const double *reference, int64_t count);
 
+/* How an output compares with serial's and with the reference. */
+typedef struct figures_verdict {
+  int32_t bit_equal;         /* every output, warm-up included, equals serial's first */
+  double max_relative_error; /* NaN: not checked */
+  int64_t worst_token;       /* of the file; -1: no tokens */
+} figures_verdict;
+
+/* Keeps the worse of what is there and this token's error. */
+void figures_verdict_add(figures_verdict *verdict, double error, int64_t token);
+/* Keeps the worse of what is there and another rank's. */
+void figures_verdict_merge(figures_verdict *verdict, const figures_verdict *rank);
+
+/* What a schedule hid of the communication, from its time and the parts of serial's: docs/command.md. */
+typedef struct figures_overlap {
+  double total_s, compute_alone_s, comm_alone_s, serial_s;
+  double hidden_ratio, efficiency, speedup_over_serial;
+} figures_overlap;
+
+figures_overlap figures_overlap_of(double total_s, double compute_alone_s, double comm_alone_s, double serial_s);
+
 #endif

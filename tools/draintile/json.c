@@ -48,6 +48,12 @@ json_t *json_figures(const double *values, size_t count) {
   return array;
 }
 
+json_t *json_named_figures(const char *const *names, const double *values, size_t count) {
+  json_t *object = json_object();
+  for (size_t i = 0; i < count; i++) json_object_set_new(object, names[i], json_figure(values[i]));
+  return object;
+}
+
 json_t *json_wholes(const int64_t *values, size_t count) {
   json_t *array = json_array();
   for (size_t i = 0; i < count; i++) json_array_append_new(array, json_whole(values[i]));

@@ -16,6 +16,8 @@ json_t *json_figure(double value);
 json_t *json_whole(int64_t value);
 json_t *json_whole_unsigned(uint64_t value);
 json_t *json_figures(const double *values, size_t count);
+/* {names[i]: values[i]}. */
+json_t *json_named_figures(const char *const *names, const double *values, size_t count);
 json_t *json_wholes(const int64_t *values, size_t count);
 json_t *json_wholes32(const int32_t *values, size_t count);
 

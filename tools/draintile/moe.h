@@ -10,8 +10,10 @@
 
 #include "args.h"
 #include "commands.h"
+#include "figures.h"
 #include "moe_input.h"
 #include "progress.h"
+#include "rank_spans.h"
 #include "ranks.h"
 
 /* A run's place among the schedules: the baseline first, whether asked for or not. */
@@ -20,9 +22,7 @@ enum { RUNS_MAX = SCHEDULES };
 /* What one rank measured of one schedule, kept in memory shared with the parent. */
 typedef struct moe_rank_run {
   dt_plan_config plan; /* as the executor resolved it */
-  int32_t bit_equal;   /* every output, warm-up included, equals serial's first */
-  double max_relative_error;
-  int64_t worst_token; /* of the file; -1: no tokens */
+  figures_verdict verdict;
 } moe_rank_run;
 
 typedef struct moe_rank_facts {
@@ -51,11 +51,6 @@ typedef struct moe_shared {
   size_t bytes;
 } moe_shared;
 
-typedef struct moe_spans {
-  dt_span *spans;
-  size_t count;
-} moe_spans;
-
 typedef struct moe_job {
   const tool_args *args;
   dt_checkpoint *checkpoint;
@@ -68,13 +63,12 @@ typedef struct moe_job {
   dt_tensor_writer *writer;
   moe_shared shared;
   /* gathered by the parent */
-  moe_spans *serial_spans; /* [repeat + 1][rank], the warm-up last */
-  moe_spans *last_spans;   /* [run][rank] */
+  rank_spans *serial_spans; /* [repeat + 1][rank], the warm-up last */
+  rank_spans *last_spans;   /* [run][rank] */
   dt_sim_costs costs;
   int costs_ready;
   double predicted_s[RUNS_MAX];
   tool_progress bar;
-  int64_t bar_done;
 } moe_job;
 
 /* Messages from the ranks to the parent: spans of (run, repeat). */
@@ -94,7 +88,7 @@ int moe_has_rows(const moe_job *job); /* any slot of any rank; else there is not
 int moe_rank_main(rank_link *link, void *job);
 /* moe_check.c: this rank's share of the float64 reference, then the errors of its own tokens. */
 int moe_check_reference(rank_link *link, moe_job *job, dt_comm *comm, const dt_moe_weights *weights);
-void moe_check_error(const moe_job *job, int64_t first, int64_t count, const void *output, moe_rank_run *run);
+void moe_check_error(const moe_job *job, int64_t first, int64_t count, const void *output, figures_verdict *verdict);
 /* moe_limit.c: probes of a rank; the limit of the run, in the parent. */
 int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_comm *comm);
 typedef struct moe_limits {
@@ -107,6 +101,5 @@ int moe_predict(moe_job *job);
 int moe_choose(moe_job *job, int32_t *schedule);
 /* moe_report.c: tables and JSON. Returns TOOL_CHECK_FAILED when a check failed. */
 int moe_report(moe_job *job);
-int moe_write_trace(const moe_job *job, const char *path);
 
 #endif

@@ -92,22 +92,19 @@ int moe_check_reference(rank_link *link, moe_job *job, dt_comm *comm, const dt_m
   free(space.tokens);
   free(space.weights);
   if (!ready) return rank_link_fail(link, TOOL_FAILED, "out of memory for the check");
-  link->account->secondary = status == DT_ERR_PEER;
-  return status ? rank_link_fail(link, TOOL_FAILED, "%s", dt_error_detail()) : TOOL_OK;
+  return status ? rank_link_fail_status(link, status) : TOOL_OK;
 }
 
-void moe_check_error(const moe_job *job, int64_t first, int64_t count, const void *output, moe_rank_run *run) {
+void moe_check_error(const moe_job *job, int64_t first, int64_t count, const void *output, figures_verdict *verdict) {
   int64_t hidden = job->input.hidden;
   size_t row = (size_t)hidden * dt_dtype_bytes(job->input.dtype);
   double *y = malloc((size_t)hidden * sizeof(*y));
-  run->max_relative_error = y ? 0 : INFINITY;
-  run->worst_token = -1;
+  verdict->max_relative_error = y ? 0 : INFINITY;
+  verdict->worst_token = -1;
   for (int64_t token = 0; y && token < count; token++) {
     floats_load(job->input.dtype, (const char *)output + (size_t)token * row, (size_t)hidden, y);
-    double error = figures_token_error(y, job->shared.reference + (first + token) * hidden, hidden);
-    if (run->worst_token >= 0 && error <= run->max_relative_error) continue;
-    run->max_relative_error = error;
-    run->worst_token = first + token;
+    const double *reference = job->shared.reference + (first + token) * hidden;
+    figures_verdict_add(verdict, figures_token_error(y, reference, hidden), first + token);
   }
   free(y);
 }

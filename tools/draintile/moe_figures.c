@@ -25,21 +25,14 @@ static void slowest(const moe_job *job, int32_t run, int stage, double *out) {
 }
 
 static void add_ranks(const moe_job *job, int32_t run, moe_figures *f) {
-  f->bit_equal = 1;
-  f->max_relative_error = job->check ? 0 : NAN;
-  f->worst_token = -1;
+  f->verdict = (figures_verdict){.bit_equal = 1, .max_relative_error = job->check ? 0 : NAN, .worst_token = -1};
   for (int32_t rank = 0; rank < job->ranks; rank++) {
     const dt_moe_stats *stats = moe_sample(job, run, job->repeat - 1, rank);
-    const moe_rank_run *result = moe_run_of(job, run, rank);
     f->rows += stats->rows;
     f->padded_rows += stats->padded_rows;
     f->tiles += stats->tiles;
     f->bytes_sent += stats->bytes_sent;
-    f->bit_equal &= result->bit_equal;
-    if (!job->check || result->worst_token < 0) continue;
-    if (f->worst_token >= 0 && result->max_relative_error <= f->max_relative_error) continue;
-    f->max_relative_error = result->max_relative_error;
-    f->worst_token = result->worst_token;
+    figures_verdict_merge(&f->verdict, &moe_run_of(job, run, rank)->verdict);
   }
 }
 
@@ -53,22 +46,16 @@ static int make_one(const moe_job *job, int32_t run, const moe_figures *serial, 
     return 0;
   }
   slowest(job, run, -1, f->samples_s);
-  f->total_s = figures_median(f->samples_s, job->repeat);
+  double total_s = figures_median(f->samples_s, job->repeat);
   for (int stage = 0; stage < STAGES; stage++) {
     slowest(job, run, stage, samples);
     f->stages_s[stage] = run == 0 || stage == 0 ? figures_median(samples, job->repeat) : NAN;
   }
   free(samples);
   add_ranks(job, run, f);
-  f->serial_s = serial->total_s;
-  f->compute_alone_s = serial->stages_s[2];
-  f->comm_alone_s = serial->stages_s[1] + serial->stages_s[3];
-  double exposed_s = f->total_s - f->compute_alone_s;
-  double smaller_s = fmin(f->compute_alone_s, f->comm_alone_s);
-  f->hidden_ratio = 1 - fmax(0, exposed_s) / f->comm_alone_s;
-  f->efficiency = (f->compute_alone_s + f->comm_alone_s - f->total_s) / smaller_s;
-  f->speedup_over_serial = f->serial_s / f->total_s;
-  f->limits = moe_limit(job, f->compute_alone_s);
+  f->overlap = figures_overlap_of(total_s, serial->stages_s[2], serial->stages_s[1] + serial->stages_s[3],
+                                  run == 0 ? total_s : serial->overlap.total_s);
+  f->limits = moe_limit(job, f->overlap.compute_alone_s);
   return 1;
 }
 
@@ -89,13 +76,7 @@ void moe_figures_free(moe_figures *figures, int32_t count) {
 }
 
 void moe_busy(const moe_job *job, int32_t run, double busy_s[SPAN_KINDS]) {
-  for (int kind = 0; kind < SPAN_KINDS; kind++) busy_s[kind] = 0;
-  for (int32_t rank = 0; rank < job->ranks; rank++) {
-    const moe_spans *spans = &job->last_spans[(size_t)run * (size_t)job->ranks + (size_t)rank];
-    for (size_t i = 0; i < spans->count; i++)
-      if (spans->spans[i].kind >= 0 && spans->spans[i].kind < SPAN_KINDS)
-        busy_s[spans->spans[i].kind] += 1e-9 * (double)(spans->spans[i].end_ns - spans->spans[i].begin_ns);
-  }
+  rank_spans_busy(&job->last_spans[(size_t)run * (size_t)job->ranks], job->ranks, busy_s, SPAN_KINDS);
 }
 
 static moe_load load_of(const moe_job *job, int32_t parts) {

@@ -13,14 +13,12 @@ extern const char *const moe_stage_names[STAGES]; /* "plan_s", "dispatch_s", ...
 
 typedef struct moe_figures {
   dt_schedule schedule;
-  double total_s, compute_alone_s, comm_alone_s, serial_s, predicted_s;
-  double hidden_ratio, efficiency, speedup_over_serial;
+  figures_overlap overlap;
+  figures_verdict verdict;
+  double predicted_s;
   moe_limits limits;
   double stages_s[STAGES]; /* medians; NaN: the schedule has no such stage */
   double *samples_s;       /* [repeat], slowest rank */
-  int bit_equal;
-  double max_relative_error; /* NaN: not checked */
-  int64_t worst_token;
   int64_t rows, padded_rows, tiles;
   uint64_t bytes_sent;
 } moe_figures;

@@ -110,8 +110,7 @@ int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_c
         dt_sgemm_rate(job->config.workers, gemm_side(facts->flops / job->config.workers), GEMM_REPEATS, &best, &mean);
   /* Where ranks take turns on the processors, a best repeat is one that had a processor to itself. */
   facts->sgemm_flop_per_s = shares_processors(job) ? mean : best;
-  link->account->secondary = status == DT_ERR_PEER;
-  return status ? rank_link_fail(link, TOOL_FAILED, "%s", dt_error_detail()) : TOOL_OK;
+  return status ? rank_link_fail_status(link, status) : TOOL_OK;
 }
 
 moe_limits moe_limit(const moe_job *job, double compute_alone_s) {

@@ -57,7 +57,7 @@ int moe_fit(moe_job *job, int32_t first_repeat, int32_t end_repeat) {
   int ready = made && plans && traces && tokens;
   dt_status status = ready ? make_plans(job, made) : DT_OK;
   for (size_t i = 0; ready && i < count; i++) {
-    const moe_spans *spans = &job->serial_spans[(size_t)first_repeat * ranks + i];
+    const rank_spans *spans = &job->serial_spans[(size_t)first_repeat * ranks + i];
     traces[i] = (dt_trace_rank){.name = "serial",
                                 .rank = (int32_t)(i % ranks),
                                 .workers = job->config.workers,

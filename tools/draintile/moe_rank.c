@@ -17,19 +17,12 @@ typedef struct rank_run {
   void *serial, *output; /* [count][hidden]: serial's first output; the output being made */
 } rank_run;
 
-/* A library call failed: its detail is the reason, and whether it lies with another rank. */
-static int library_failed(rank_run *run, dt_status status) {
-  run->link->account->secondary = status == DT_ERR_PEER;
-  const char *detail = dt_error_detail();
-  return rank_link_fail(run->link, log_exit_code(status), "%s", *detail ? detail : dt_status_text(status));
-}
-
 static int open_layer(rank_run *run) {
   moe_job *job = run->job;
   dt_status status =
       dt_comm_create_shm(run->link->rank, job->ranks, rank_link_allgather, run->link, &job->comm, &run->comm);
   if (!status) status = dt_checkpoint_layer(job->checkpoint, job->layer, run->link->rank, job->ranks, &run->layer);
-  return status ? library_failed(run, status) : TOOL_OK;
+  return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
 }
 
 /* Ids and weights of this rank's tokens, into the memory that all ranks share. */
@@ -44,7 +37,7 @@ static int route(rank_run *run) {
   }
   if (job->input.ids) return TOOL_OK;
   dt_status status = dt_router_run(&run->layer->router, job->input.dtype, run->input.hidden, run->count, ids, weights);
-  return status ? library_failed(run, status) : TOOL_OK;
+  return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
 }
 
 static int prepare(rank_run *run) {
@@ -65,7 +58,7 @@ static int prepare(rank_run *run) {
   if (code) return code;
   dt_moe_config config = moe_config_of(job, DT_SCHEDULE_SERIAL);
   dt_status status = dt_moe_create(run->comm, &config, &run->layer->weights, &run->moe);
-  return status ? library_failed(run, status) : TOOL_OK;
+  return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
 }
 
 /* One forward of run `index`; `repeat` < 0: warm-up. Compares with serial's first output. */
@@ -74,7 +67,7 @@ static int forward(rank_run *run, int32_t index, int32_t repeat) {
   dt_schedule schedule = (dt_schedule)job->shared.schedules[index];
   moe_rank_run *result = moe_run_of(job, index, run->link->rank);
   dt_moe_config config = moe_config_of(job, schedule);
-  uint64_t before[64] = {0}, after[64] = {0};
+  uint64_t before[RANKS_MAX] = {0}, after[RANKS_MAX] = {0};
   dt_moe_stats stats;
   int baseline = index == 0 && repeat < 0;
   void *output = baseline ? run->serial : run->output;
@@ -82,7 +75,7 @@ static int forward(rank_run *run, int32_t index, int32_t repeat) {
   if (!status) status = dt_comm_barrier(run->comm, "start of a run");
   dt_comm_bytes_sent(run->comm, before);
   if (!status) status = dt_moe_forward(run->moe, &run->input, output, &stats);
-  if (status) return library_failed(run, status);
+  if (status) return rank_link_fail_status(run->link, status);
   dt_comm_bytes_sent(run->comm, after);
   for (int32_t peer = 0; peer < job->ranks; peer++)
     job->shared
@@ -90,7 +83,7 @@ static int forward(rank_run *run, int32_t index, int32_t repeat) {
         after[peer] - before[peer];
   result->plan = dt_moe_plan(run->moe)->config;
   size_t bytes = (size_t)(run->count * job->input.hidden) * dt_dtype_bytes(job->input.dtype);
-  if (!baseline && memcmp(run->serial, run->output, bytes) != 0) result->bit_equal = 0;
+  if (!baseline && memcmp(run->serial, run->output, bytes) != 0) result->verdict.bit_equal = 0;
   if (repeat >= 0) *moe_sample(job, index, repeat, run->link->rank) = stats;
   atomic_fetch_add(&run->link->account->progress, 1);
   return TOOL_OK;
@@ -135,14 +128,14 @@ static int check(rank_run *run) {
   moe_job *job = run->job;
   int code = moe_check_reference(run->link, job, run->comm, &run->layer->weights);
   if (code) return code;
-  moe_rank_run *serial = moe_run_of(job, 0, run->link->rank);
-  moe_check_error(job, run->first, run->count, run->serial, serial);
+  const figures_verdict *serial = &moe_run_of(job, 0, run->link->rank)->verdict;
+  moe_check_error(job, run->first, run->count, run->serial, &moe_run_of(job, 0, run->link->rank)->verdict);
   for (int32_t index = 1; code == TOOL_OK && index < *job->shared.run_count; index++) {
-    moe_rank_run *result = moe_run_of(job, index, run->link->rank);
+    figures_verdict *result = &moe_run_of(job, index, run->link->rank)->verdict;
     result->max_relative_error = serial->max_relative_error;
     result->worst_token = serial->worst_token;
     int differs = 0; /* all ranks must run the schedule again where one differs */
-    for (int32_t rank = 0; rank < job->ranks; rank++) differs |= !moe_run_of(job, index, rank)->bit_equal;
+    for (int32_t rank = 0; rank < job->ranks; rank++) differs |= !moe_run_of(job, index, rank)->verdict.bit_equal;
     if (!differs) continue;
     code = forward(run, index, -1);
     if (code == TOOL_OK) moe_check_error(job, run->first, run->count, run->output, result);
@@ -154,7 +147,7 @@ static int write_rows(rank_run *run) {
   moe_job *job = run->job;
   if (run->count == 0) return TOOL_OK;
   dt_status status = dt_tensor_writer_rows(job->writer, "hidden_states", run->first, run->count, run->output);
-  return status ? library_failed(run, status) : TOOL_OK;
+  return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
 }
 
 static int run_all(rank_run *run) {
@@ -169,7 +162,7 @@ static int run_all(rank_run *run) {
   job->shared.facts[run->link->rank].peak_bytes = (int64_t)usage.ru_maxrss * 1024;
   if (code == TOOL_OK && job->check) {
     dt_status status = dt_comm_barrier(run->comm, "before the check");
-    code = status ? library_failed(run, status) : check(run);
+    code = status ? rank_link_fail_status(run->link, status) : check(run);
   }
   return code;
 }

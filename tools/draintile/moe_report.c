@@ -1,26 +1,18 @@
 /* The tables of a finished run, its JSON and its trace. */
-#include <stdlib.h>
 #include <string.h>
-
-#include <draintile/units.h>
 
 #include "figures.h"
 #include "json.h"
 #include "log.h"
 #include "moe_figures.h"
+#include "rank_report.h"
 #include "table.h"
 
 static void print_head(const moe_job *job) {
-  char rate[32], capacity[32];
   printf("%s layer %d: hidden %lld, intermediate %lld, %d experts, top-%d; %lld tokens in %s\n", job->info->model_type,
          job->layer, (long long)job->info->hidden, (long long)job->info->intermediate, job->info->experts, job->top_k,
          (long long)job->input.tokens, dt_dtype_name(job->input.dtype));
-  printf("%d ranks, %d workers and %d consumers each; ", job->ranks, job->config.workers, job->config.consumers);
-  if (job->comm.link_bytes_per_s > 0)
-    printf("link %s, %s\n", dt_format_bytes_per_s(job->comm.link_bytes_per_s, rate, sizeof(rate)),
-           dt_format_bytes(job->comm.link_capacity_bytes, capacity, sizeof(capacity)));
-  else
-    printf("link at memory speed\n");
+  rank_report_machine(job->ranks, job->config.workers, job->config.consumers, &job->comm);
 }
 
 static void print_runs(const moe_job *job, const moe_figures *all) {
@@ -29,19 +21,15 @@ static void print_runs(const moe_job *job, const moe_figures *all) {
   for (int32_t run = 0; run < *job->shared.run_count; run++) {
     const moe_figures *f = &all[run];
     table_cell(table, "%s", schedule_names[f->schedule]);
-    table_time(table, f->total_s);
-    table_ratio(table, f->speedup_over_serial);
-    table_ratio(table, f->hidden_ratio);
-    table_ratio(table, f->efficiency);
+    table_time(table, f->overlap.total_s);
+    table_ratio(table, f->overlap.speedup_over_serial);
+    table_ratio(table, f->overlap.hidden_ratio);
+    table_ratio(table, f->overlap.efficiency);
     table_time(table, f->limits.limit_s);
-    table_ratio(table, f->total_s / f->limits.limit_s);
+    table_ratio(table, f->overlap.total_s / f->limits.limit_s);
     table_time(table, f->predicted_s);
-    table_ratio(table, f->predicted_s / f->total_s);
-    table_cell(table, "%s", f->bit_equal ? "equal" : "DIFFER");
-    if (job->check)
-      table_cell(table, "%.2e", f->max_relative_error);
-    else
-      table_cell(table, "unchecked");
+    table_ratio(table, f->predicted_s / f->overlap.total_s);
+    rank_report_verdict(table, &f->verdict, job->check);
   }
   printf("\n");
   table_print(table, stdout);
@@ -65,8 +53,8 @@ static void print_stages(const moe_job *job, const moe_figures *all) {
 static void print_alone(const moe_job *job, const moe_figures *serial) {
   tool_table *table = table_create("compute alone|communication alone|rows|padded rows|tiles|rank load|expert load");
   moe_load ranks = moe_rank_load(job), experts = moe_expert_load(job);
-  table_time(table, serial->compute_alone_s);
-  table_time(table, serial->comm_alone_s);
+  table_time(table, serial->overlap.compute_alone_s);
+  table_time(table, serial->overlap.comm_alone_s);
   table_cell(table, "%lld", (long long)serial->rows);
   table_cell(table, "%lld", (long long)serial->padded_rows);
   table_cell(table, "%lld", (long long)serial->tiles);
@@ -93,22 +81,11 @@ static void print_peers(const moe_job *job) {
   table_print(table, stdout);
 }
 
-/* Which checks failed, one line each. */
-static int judge(const moe_job *job, const moe_figures *all) {
+static int judge(const moe_job *job, const moe_figures *figures) {
   int failed = 0;
-  double tolerance = figures_tolerance(job->input.dtype);
-  for (int32_t run = 0; run < *job->shared.run_count; run++) {
-    const moe_figures *f = &all[run];
-    if (!f->bit_equal) {
-      failed = 1;
-      log_note("check: %s: output differs from serial's; allowed: equal to the bit", schedule_names[f->schedule]);
-    }
-    if (!(f->max_relative_error <= tolerance)) {
-      failed = 1;
-      log_note("check: %s: token %lld: relative error %.3g; allowed: at most %g", schedule_names[f->schedule],
-               (long long)f->worst_token, f->max_relative_error, tolerance);
-    }
-  }
+  for (int32_t run = 0; run < *job->shared.run_count; run++)
+    failed |= rank_report_judge(schedule_names[figures[run].schedule], &figures[run].verdict,
+                                figures_tolerance(job->input.dtype));
   return failed ? TOOL_CHECK_FAILED : TOOL_OK;
 }
 
@@ -127,20 +104,4 @@ int moe_report(moe_job *job) {
   if (code == TOOL_OK && job->check) code = judge(job, figures);
   moe_figures_free(figures, *job->shared.run_count);
   return code;
-}
-
-int moe_write_trace(const moe_job *job, const char *path) {
-  size_t ranks = (size_t)job->ranks, count = ranks * (size_t)*job->shared.run_count;
-  dt_trace_rank *traces = calloc(count, sizeof(*traces));
-  if (!traces) return log_out_of_memory();
-  for (size_t i = 0; i < count; i++)
-    traces[i] = (dt_trace_rank){.name = schedule_names[job->shared.schedules[i / ranks]],
-                                .rank = (int32_t)(i % ranks),
-                                .workers = job->config.workers,
-                                .consumers = job->config.consumers,
-                                .spans = job->last_spans[i].spans,
-                                .span_count = job->last_spans[i].count};
-  dt_status status = dt_trace_write(path, traces, count);
-  free(traces);
-  return status ? log_status(status, NULL) : TOOL_OK;
 }

@@ -18,7 +18,11 @@ void progress_start(tool_progress *progress, const char *what, double total) {
 }
 
 void progress_add(tool_progress *progress, double amount) {
-  progress->done += amount;
+  progress_reach(progress, progress->done + amount);
+}
+
+void progress_reach(tool_progress *progress, double done) {
+  progress->done = done;
   if (!progress->terminal || progress->total <= 0) return;
   double now = now_s();
   if (now - progress->started_s < quiet_s || now - progress->shown_s < refresh_s) return;

@@ -9,6 +9,8 @@ typedef struct tool_progress {
 } tool_progress;
 
 void progress_start(tool_progress *progress, const char *what, double total);
+/* `done` of the total in all. */
+void progress_reach(tool_progress *progress, double done);
 void progress_add(tool_progress *progress, double amount);
 /* Clears the line. */
 void progress_end(tool_progress *progress);

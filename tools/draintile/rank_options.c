@@ -8,6 +8,7 @@
 #include "log.h"
 
 const char *const device_names[] = {"cpu", "cuda", NULL};
+const char *const switch_names[] = {"off", "on", NULL};
 
 int rank_options_device(const tool_args *args) {
   if (args_choice(args, "device") == 0) return TOOL_OK;
@@ -54,4 +55,9 @@ int rank_options_link(const tool_args *args, dt_comm_config *comm) {
   if (args_number(args, "delay") > 1)
     return log_fail(TOOL_USAGE, "--delay: \"%s\"; allowed: 0 to 1s", args_text(args, "delay"));
   return TOOL_OK;
+}
+
+void rank_options_delay(const tool_args *args, int32_t *delay_max_us, uint64_t *delay_seed) {
+  *delay_max_us = (int32_t)(args_number(args, "delay") * 1e6);
+  *delay_seed = *delay_max_us ? (uint64_t)args_int(args, "delay-seed") + 1 : 0;
 }

@@ -21,10 +21,18 @@ extern const char *const device_names[]; /* cpu, cuda */
       OPT_TIME("delay", "0", "testing: random pauses up to this in every thread"),                                     \
       OPT_INT("delay-seed", "S", "0", 0, 1e15, "testing: seed of the pauses")
 
-/* Both return an exit code, having said what is wrong. Device: TOOL_SKIPPED for what is not here. */
+#define OPTIONS_MEASURE                                                                                                \
+  OPT_FLAG("check", "compare with a float64 reference and with serial, to the bit; exit 1 if it fails"),               \
+      OPT_INT("repeat", "N", "5", 1, 100000, "measured runs of each schedule, interleaved, after a warm-up")
+#define OPTION_TRACE OPT_TEXT("trace", "FILE", NULL, "write the last repeat of every schedule as Chrome/Perfetto JSON")
+extern const char *const switch_names[]; /* off, on */
+
+/* All return an exit code, having said what is wrong. Device: TOOL_SKIPPED for what is not here. */
 int rank_options_device(const tool_args *args);
 /* --output, --json and --trace must be different files. */
 int rank_options_outputs(const tool_args *args);
 int rank_options_link(const tool_args *args, dt_comm_config *comm);
+/* --delay and --delay-seed: seed 0 only without a delay. */
+void rank_options_delay(const tool_args *args, int32_t *delay_max_us, uint64_t *delay_seed);
 
 #endif

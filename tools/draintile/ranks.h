@@ -11,7 +11,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { RANK_DETAIL_BYTES = 1024 };
+#include <draintile/status.h>
+
+enum { RANKS_MAX = 64, RANK_DETAIL_BYTES = 1024 };
 
 /* A rank's account of itself, in memory shared with the parent. */
 typedef struct rank_account {
@@ -35,6 +37,8 @@ int rank_link_send(rank_link *link, int32_t tag, const void *data, size_t bytes)
 int rank_link_ask(rank_link *link, int32_t *answer);
 /* Notes why this rank fails; returns `code`. */
 int rank_link_fail(rank_link *link, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* A library call failed: its detail is the reason, and whether it lies with another rank. Returns the exit code. */
+int rank_link_fail_status(rank_link *link, dt_status status);
 
 typedef struct ranks_config {
   int32_t ranks;

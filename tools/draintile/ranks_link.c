@@ -47,6 +47,12 @@ int rank_link_fail(rank_link *link, int code, const char *format, ...) {
   return code;
 }
 
+int rank_link_fail_status(rank_link *link, dt_status status) {
+  link->account->secondary = status == DT_ERR_PEER;
+  const char *detail = dt_error_detail();
+  return rank_link_fail(link, log_exit_code(status), "%s", *detail ? detail : dt_status_text(status));
+}
+
 /* Sends and waits for a reply of exactly `bytes`. */
 static int exchange(rank_link *link, const frame_header *header, const void *data, void *reply, size_t bytes) {
   frame_header back;
