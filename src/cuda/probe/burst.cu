@@ -157,12 +157,13 @@ __global__ void __launch_bounds__(DT_BURST_THREADS, 1) burst_kernel(const __grid
 }
 
 __global__ void clock_kernel(uint64_t duration_ns, uint64_t *results) {
+  const uint64_t entered = clock64(), most_cycles = 1ull << 32; /* about 2 s: a timer that stands still ends it */
   uint64_t first = dt_globaltimer(), step = duration_ns, last = first, now;
-  while ((now = dt_globaltimer()) == first) { /* start at an edge of the timer */
+  while ((now = dt_globaltimer()) == first && clock64() - entered < most_cycles) { /* start at an edge of the timer */
   }
   uint64_t begin_cycles = clock64(), begin = now;
   last = now;
-  while (now - begin < duration_ns) {
+  while (now - begin < duration_ns && clock64() - entered < most_cycles) {
     now = dt_globaltimer();
     if (now != last && now - last < step) step = now - last;
     last = now;

@@ -52,7 +52,10 @@ __device__ bool iterate(const dt_latency_launch &l, uint32_t value) {
 __global__ void latency_kernel(const __grid_constant__ dt_latency_launch l) {
   uint64_t begin = 0;
   for (uint32_t i = 1; i <= l.iterations; i++) {
-    if (!iterate(l, l.first + i)) return;
+    if (!iterate(l, l.first + i)) {
+      *l.cycles = 0; /* expired */
+      return;
+    }
     if (i == 1) begin = clock64(); /* the first one also waits for the other rank's launch */
   }
   *l.cycles = clock64() - begin;

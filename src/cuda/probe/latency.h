@@ -25,7 +25,7 @@ typedef struct dt_latency_launch {
   uint32_t first, iterations;        /* values first+1 .. first+iterations are written */
   uint32_t *slots[DT_LATENCY_RANKS]; /* slots[r]: rank r's words, one sector a writer */
   uint32_t *dead;                    /* local, sticky: a wait expired */
-  uint64_t *cycles;                  /* local: over all iterations, the first one left out */
+  uint64_t *cycles;                  /* local: over all iterations, the first one left out; 0: a wait expired */
 } dt_latency_launch;
 
 cudaError_t dt_latency_launch_kernel(const dt_latency_launch *launch, cudaStream_t stream);

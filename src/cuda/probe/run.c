@@ -187,13 +187,16 @@ dt_status dt_cuda_probe_latency(dt_cuda_probe *probe, dt_latency_kind kind, uint
   }
   probe->latency_value += iterations;
   uint64_t cycles = 0;
+  int32_t expired = -1;
   for (int32_t r = ranks - 1; r >= 0 && error == cudaSuccess; r--) {
     error = cudaSetDevice(r);
     if (error == cudaSuccess)
       error = cudaMemcpyAsync(&cycles, probe->clocks[r], sizeof cycles, cudaMemcpyDeviceToHost, probe->streams[r]);
     if (error == cudaSuccess) error = cudaStreamSynchronize(probe->streams[r]);
+    if (error == cudaSuccess && !cycles) expired = r;
   }
   dt_status status = dt_cuda_check(error, "latency kernel");
+  if (!status && expired >= 0) status = dt_fail(DT_ERR_TIMEOUT, "latency kernel of rank %d: a wait expired", expired);
   if (!status) *seconds = (double)cycles / probe->hz / (iterations - 1);
   return status;
 }
