@@ -70,6 +70,8 @@ static int is_date(const char *text) {
   static const char form[] = "dddd-dd-dd";
   for (int i = 0; form[i]; i++)
     if (form[i] == 'd' ? !isdigit((unsigned char)text[i]) : text[i] != form[i]) return 0;
+  int month = 10 * (text[5] - '0') + text[6] - '0', day = 10 * (text[8] - '0') + text[9] - '0';
+  if (month < 1 || month > 12 || day < 1 || day > 31) return 0;
   return text[10] == '\0' || text[10] == 'T' || text[10] == ' ';
 }
 

@@ -221,6 +221,7 @@ static dt_status read_root(json_t *root, dt_platform **platform) {
   const char *name;
   if (!json_is_object(constants)) return dt_fail(DT_ERR_INPUT, "constants: missing; an object is needed");
   if (!json_is_array(tables)) return dt_fail(DT_ERR_INPUT, "tables: missing; a list is needed");
+  if (notes && !json_is_array(notes)) return dt_fail(DT_ERR_INPUT, "notes: not a list; a list of texts is allowed");
   json_object_foreach(constants, name, value) {
     status = read_constant(*platform, name, value);
     if (status) return status;
