@@ -32,7 +32,20 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   jq -r "$figure"' .groups[] | "| \(.pattern) | \(.operation) | \(.alignment) | \(.n) | \(.issue_error_median | figure(100; 2)) % | \(.issue_error_p90 | figure(100; 2)) % | \(if .pass then "yes" else "NO" end) |"' "$verify"
   echo
   jq -r "$figure"' .summary | "All: median \(.issue_error_median | figure(100; 2)) %, 90th percentile \(.issue_error_p90 | figure(100; 2)) %. Half-width of R \(.rate_half_width | figure(100; 2)) %, of Q (widest) \(.capacity_half_width | figure(100; 2)) %. R both ways over one way \(.both_ways_over_one_way | figure(1; 4))."' "$verify"
+  jq -r '"Measured inside the predicted interval: \([.rows[] | select(.predicted_low_s <= .issue_s and .issue_s <= .predicted_high_s)] | length) of \(.rows | length) settings: the intervals are the repeatability of the constants, not the error of the law."' "$verify"
   jq -r '"Aligned settings left out because their bursts did not start together: \(.late_settings)."' "$verify"
+  echo
+  echo "Pairs with 0 < G < Q/R among them, Q at the nearest measured K and B:"
+  echo
+  echo "| pattern | operation | settings | median error | largest error |"
+  echo "|---|---|---|---|---|"
+  jq -r --slurpfile platform "$platform" "$figure"'
+    [.rows[] | select(.alignment == "aligned") | . as $row
+      | ([$platform[0].tables[] | select(.name == "capacity_bytes" and .pattern == $row.pattern and .operation == $row.operation) | .points[]]
+         | min_by(((.at.producers - $row.producers) | fabs) * 1e9 + ((.at.producer_bytes - $row.producer_bytes) | fabs)) | .value) as $q
+      | select(.gap_s < $q / $platform[0].constants.rate_bytes_per_s.value)]
+    | group_by([.pattern, .operation])[] | (map(.error_ratio) | sort) as $e
+    | "| \(.[0].pattern) | \(.[0].operation) | \(length) | \((($e[(length - 1) / 2 | floor] + $e[length / 2 | floor]) / 2) | figure(100; 2)) % | \($e[-1] | figure(100; 2)) % |"' "$verify"
   echo
   echo "## Do aligned bursts recover by waiting?"
   echo

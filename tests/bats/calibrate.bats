@@ -107,6 +107,8 @@ verify() {
   refused 3 '/nonexistent'
   run --separate-stderr timeout 2 "$DRAINTILE" calibrate --device cpu --output -
   refused 2 '--output'
+  run --separate-stderr timeout 2 "$DRAINTILE" calibrate --device cpu --output /dev/stdout
+  refused 2 '--output'
 }
 
 @test "memory that is not paced: ends, and the file says how it was made" {

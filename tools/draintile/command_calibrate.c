@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "calibrate_report.h"
@@ -51,6 +52,9 @@ static int check_output(const calibrate_job *job) {
   if (!path || (job->verified && strcmp(path, "-") == 0)) return TOOL_OK;
   if (strcmp(path, "-") == 0) return log_fail(TOOL_USAGE, "--output: \"-\"; allowed: a file, or with --verify -");
   if (slash) snprintf(folder, sizeof(folder), "%.*s", slash == path ? 1 : (int)(slash - path), path);
+  struct stat there;
+  if (!job->verified && stat(path, &there) == 0 && !S_ISREG(there.st_mode))
+    return log_fail(TOOL_USAGE, "--output: %s; allowed: a new or regular file", path);
   if (access(folder, W_OK | X_OK) != 0) return log_fail(TOOL_FAILED, "--output: %s: %s", folder, strerror(errno));
   return TOOL_OK;
 }
