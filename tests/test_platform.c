@@ -354,6 +354,11 @@ static void burst_model(void **state) {
   question.pattern = "both-ways";
   assert_int_equal(dt_platform_burst_model(platform, &question, &model, NULL), DT_ERR_INPUT);
   assert_non_null(strstr(dt_error_detail(), "t0_s"));
+  /* Nor does a constant of the same name answer for a pattern that the table was not measured with. */
+  dt_platform_constant t0 = {.name = "t0_s", .interval = {1e-6, 1e-6, 1e-6}, .n = 20, .method = "test"};
+  assert_int_equal(dt_platform_set_constant(platform, &t0), DT_OK);
+  assert_int_equal(dt_platform_burst_model(platform, &question, &model, NULL), DT_ERR_INPUT);
+  assert_non_null(strstr(dt_error_detail(), "t0_s"));
   question.producers = 0;
   assert_int_equal(dt_platform_burst_model(platform, &question, &model, NULL), DT_ERR_ARGUMENT);
   dt_platform_destroy(platform);

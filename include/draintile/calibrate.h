@@ -67,7 +67,7 @@ typedef struct dt_verification {
   size_t row_count;
   dt_verify_group *groups;
   size_t group_count;
-  int64_t late_settings; /* aligned settings left out: their bursts did not start together in any round */
+  int64_t late_settings; /* aligned settings left out: their bursts started together in under half of the rounds */
   double issue_error_median, issue_error_p90; /* over all rows */
   double rate_half_width;                     /* half of R's interval, relative */
   double capacity_half_width;                 /* the widest of Q's, relative */

@@ -121,8 +121,9 @@ dt_status dt_platform_lookup(const dt_platform *platform, const char *name, dt_i
 dt_status dt_platform_interpolate(const dt_platform_table *table, const double *at, dt_interval *interval, int *inside);
 
 /* The Burst-Gap model of `producers` producers of `producer_bytes` bytes: t0_s, rate_bytes_per_s and capacity_bytes,
- * each from the table of that name with these labels or, failing that, the constant of that name. sources (may be
- * NULL) receives where each came from, in that order. */
+ * each from the table of that name with these labels or, if no table has that name, the constant of that name.
+ * DT_ERR_INPUT when tables of that name have other labels only. sources (may be NULL) receives where each came from,
+ * in that order. */
 typedef struct dt_platform_question {
   double producers, producer_bytes;
   const char *pattern, *operation, *alignment; /* NULL: any */

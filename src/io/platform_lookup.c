@@ -95,13 +95,15 @@ static dt_status find_quantity(const dt_platform *platform, const char *name, co
       dt_platform_find_table(platform, name, question->pattern, question->operation, question->alignment);
   *source = (dt_platform_source){.inside = 1};
   if (!table) {
-    source->constant = dt_platform_find_constant(platform, name);
+    /* A constant answers for what no table tells apart; it was measured with one pattern and operation. */
+    if (!dt_platform_find_table(platform, name, NULL, NULL, NULL))
+      source->constant = dt_platform_find_constant(platform, name);
     if (!source->constant)
-      return dt_fail(DT_ERR_INPUT,
-                     "%s: neither a table (pattern %s, operation %s, alignment %s) nor a constant in the platform file",
-                     name, question->pattern ? question->pattern : "any",
-                     question->operation ? question->operation : "any",
-                     question->alignment ? question->alignment : "any");
+      return dt_fail(
+          DT_ERR_INPUT,
+          "%s: not in the platform file for pattern %s, operation %s, alignment %s; measured ones are allowed", name,
+          question->pattern ? question->pattern : "any", question->operation ? question->operation : "any",
+          question->alignment ? question->alignment : "any");
     source->interval = source->constant->interval;
     return DT_OK;
   }

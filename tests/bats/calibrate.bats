@@ -87,6 +87,23 @@ verify() {
   refused 2 'device\.kind'
 }
 
+@test "model refuses an operation that was not measured" {
+  run --separate-stderr "$DRAINTILE" model --platform "$platform" --producers 132 --producer-bytes 32KiB --gap 4us \
+    --operation st.v9
+  refused 2 'st\.v9'
+}
+
+@test "simulate prices a layer by the calibrated file alone" {
+  run --separate-stderr "$DRAINTILE" simulate --platform "$platform" --ranks 8 --experts 64 --tokens 8192 \
+    --workers 132 --schedule serial,direct --json "$BATS_TEST_TMPDIR/file.json"
+  [ "$status" -eq 0 ]
+  # Another rate of the workers, another time: the file's was used.
+  run --separate-stderr "$DRAINTILE" simulate --platform "$platform" --ranks 8 --experts 64 --tokens 8192 \
+    --workers 132 --schedule serial,direct --gemm-rate 1e12 --json "$BATS_TEST_TMPDIR/given.json"
+  [ "$status" -eq 0 ]
+  ! cmp -s "$BATS_TEST_TMPDIR/file.json" "$BATS_TEST_TMPDIR/given.json"
+}
+
 @test "pictures without gnuplot: a message, not a signal" {
   mkdir "$BATS_TEST_TMPDIR/empty"
   run --separate-stderr env PATH="$BATS_TEST_TMPDIR/empty" "$DRAINTILE" calibrate --from "$platform" \

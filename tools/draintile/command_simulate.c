@@ -29,7 +29,8 @@ typedef struct simulate_job {
   int64_t *tokens; /* [ranks] */
   dt_sim_config config;
   dt_sim_costs costs;
-  simulated_run runs[SCHEDULES]; /* serial first */
+  double gemm_flop_per_s, memory_bytes_per_s; /* of a worker, by the platform's tables; 0: not there */
+  simulated_run runs[SCHEDULES];              /* serial first */
   int run_count;
 } simulate_job;
 
@@ -93,11 +94,30 @@ static int read_counts(simulate_job *job) {
   return count_tokens(job);
 }
 
-static int read_platform(const char *path, dt_sim_costs *costs) {
+/* The device's rates, shared evenly by its workers: grouped products at the rows, experts and shape of this layer. */
+static void read_device_rates(simulate_job *job, const dt_platform *platform) {
+  const dt_platform_table *table = dt_platform_find_table(platform, "gemm_flop_per_s", NULL, NULL, NULL);
+  double workers = (double)args_int(job->args, "workers"), slots = 0, at[DT_PLATFORM_ARGUMENTS];
+  dt_interval rate;
+  for (size_t i = 0; i < (size_t)job->counts.ranks * (size_t)job->counts.experts; i++) slots += job->counts.values[i];
+  const double question[] = {slots / job->counts.ranks, 2.0 * (double)args_int(job->args, "intermediate"),
+                             (double)args_int(job->args, "hidden"), (double)job->counts.experts / job->counts.ranks};
+  static const char *const names[] = {"rows", "n", "k", "experts"};
+  int known = 0;
+  for (int32_t a = 0; table && a < table->argument_count; a++)
+    for (size_t i = 0; i < ARGS_COUNT(names); i++)
+      if (strcmp(table->arguments[a], names[i]) == 0) at[a] = question[i], known++;
+  if (table && known == table->argument_count && !dt_platform_interpolate(table, at, &rate, NULL))
+    job->gemm_flop_per_s = rate.value / workers;
+  if (!dt_platform_lookup(platform, "memory_bytes_per_s", &rate)) job->memory_bytes_per_s = rate.value / workers;
+}
+
+static int read_platform(simulate_job *job, const char *path) {
   dt_platform *platform;
   int32_t found = 0;
   if (dt_platform_load(path, &platform)) return log_status(DT_ERR_INPUT, NULL);
-  dt_status status = dt_sim_costs_from_platform(platform, costs, &found);
+  dt_status status = dt_sim_costs_from_platform(platform, &job->costs, &found);
+  if (!status && job->costs.l1_base_s + job->costs.l1_row_s <= 0) read_device_rates(job, platform);
   dt_platform_destroy(platform);
   if (status) return log_status(status, path);
   return found ? TOOL_OK : log_fail(TOOL_USAGE, "%s: no constant named sim_*; allowed: a platform that has some", path);
@@ -109,13 +129,15 @@ static void from_rates(simulate_job *job, double hidden, double intermediate, do
   double width_1 = fmin(tile_n, intermediate), width_2 = fmin(tile_n, hidden);
   double element = (double)dt_dtype_bytes((dt_dtype)args_choice(args, "dtype"));
   dt_sim_costs *costs = &job->costs;
-  if (args_set(args, "gemm-rate")) {
-    costs->l1_row_s = 4 * hidden * width_1 / args_number(args, "gemm-rate");
-    costs->l2_row_s = 2 * intermediate * width_2 / args_number(args, "gemm-rate");
+  double gemm = args_set(args, "gemm-rate") ? args_number(args, "gemm-rate") : job->gemm_flop_per_s;
+  double memory = args_set(args, "memory-rate") ? args_number(args, "memory-rate") : job->memory_bytes_per_s;
+  if (gemm > 0) {
+    costs->l1_row_s = 4 * hidden * width_1 / gemm;
+    costs->l2_row_s = 2 * intermediate * width_2 / gemm;
   }
-  if (args_set(args, "memory-rate")) {
-    costs->l1_panel_s = 2 * hidden * width_1 * element / args_number(args, "memory-rate");
-    costs->l2_panel_s = intermediate * width_2 * element / args_number(args, "memory-rate");
+  if (memory > 0) {
+    costs->l1_panel_s = 2 * hidden * width_1 * element / memory;
+    costs->l2_panel_s = intermediate * width_2 * element / memory;
   }
   if (args_set(args, "copy-rate"))
     costs->copy_s_per_byte = costs->local_copy_s_per_byte = 1 / args_number(args, "copy-rate");
@@ -134,8 +156,11 @@ static int read_costs(simulate_job *job) {
       return log_fail(TOOL_USAGE, "--%s: \"%s\"; allowed: more than 0", rates[i], args_text(args, rates[i]));
   dt_sim_costs_init(&job->costs);
   int code = TOOL_OK;
-  if (args_set(args, "platform")) code = read_platform(args_text(args, "platform"), &job->costs);
-  if (code == TOOL_OK && args_set(args, "costs")) code = costs_read(args_text(args, "costs"), &job->costs);
+  if (args_set(args, "platform")) code = read_platform(job, args_text(args, "platform"));
+  if (code == TOOL_OK && args_set(args, "costs")) {
+    code = costs_read(args_text(args, "costs"), &job->costs);
+    job->gemm_flop_per_s = job->memory_bytes_per_s = 0;
+  }
   if (code == TOOL_OK && !args_set(args, "platform") && !args_set(args, "costs") && !args_set(args, "gemm-rate"))
     code = log_fail(TOOL_USAGE, "--costs: required without --platform and --gemm-rate");
   if (code == TOOL_OK)
@@ -312,7 +337,8 @@ static const arg_option options[] = {
     OPTION_DTYPE,
     OPT_LIST("schedule", "LIST", "all", schedule_auto_names,
              "schedules to price, separated by commas; serial always is"),
-    OPT_TEXT("platform", "FILE", NULL, "platform file: its sim_* constants are the costs"),
+    OPT_TEXT("platform", "FILE", NULL,
+             "platform file: its sim_* constants are the costs, its gemm_flop_per_s table that of rows"),
     OPT_TEXT("costs", "FILE", NULL,
              "JSON with an object \"costs\", e.g. the results of draintile moe; replaces the platform's"),
     OPT_NUMBER("gemm-rate", "FLOP/S", NULL, 0, INFINITY, "costs of L1 and L2 rows from the rate of a worker"),
