@@ -53,6 +53,7 @@ typedef struct dt_verify_row {
   dt_interval predicted_s; /* by the model with the platform's constants */
   double error;            /* |predicted - measured|/measured */
   int64_t n;               /* rounds */
+  double *samples_s;       /* [n] issue times by round; the verification's */
 } dt_verify_row;
 
 typedef struct dt_verify_group {

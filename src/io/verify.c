@@ -43,7 +43,7 @@ dt_status dt_platform_issue(const dt_platform *platform, const char *pattern, co
 }
 
 /* The median round of one setting; n 0: no round counted, or, of aligned bursts, not half of them. */
-static void median_round(const dt_calibration_set *set, size_t at, int32_t rounds, dt_verify_row *row) {
+static dt_status median_round(const dt_calibration_set *set, size_t at, int32_t rounds, dt_verify_row *row) {
   const dt_probe_setting *s = &set->experiments.list[at].setting;
   double issue[DT_CALIBRATION_ROUNDS], gap[DT_CALIBRATION_ROUNDS],
       drain_s = (double)s->producers * (double)s->producer_bytes / set->design.bytes_per_s;
@@ -55,6 +55,9 @@ static void median_round(const dt_calibration_set *set, size_t at, int32_t round
     n++;
   }
   if (s->alignment == DT_FIT_ALIGNED && 2 * n < (size_t)rounds) n = 0;
+  double *samples = malloc((n + 1) * sizeof *samples);
+  if (!samples) return dt_fail(DT_ERR_MEMORY, "verification: %zu rounds", n);
+  memcpy(samples, issue, n * sizeof *samples);
   *row = (dt_verify_row){.pattern = dt_probe_pattern_name(set->pattern),
                          .operation = dt_probe_operation_name(set->operation),
                          .alignment = dt_probe_alignment_name(dt_design_alignment(s)),
@@ -62,7 +65,9 @@ static void median_round(const dt_calibration_set *set, size_t at, int32_t round
                          .producer_bytes = (double)s->producer_bytes,
                          .gap_s = dt_median(gap, n),
                          .issue_s = dt_median(issue, n),
-                         .n = (int64_t)n};
+                         .n = (int64_t)n,
+                         .samples_s = samples};
+  return DT_OK;
 }
 
 static dt_status compare_rows(const dt_calibration *c, const dt_platform *platform, dt_verification *v) {
@@ -75,16 +80,18 @@ static dt_status compare_rows(const dt_calibration *c, const dt_platform *platfo
     const dt_calibration_set *set = &c->sets[s];
     for (size_t i = 0; i < set->experiments.count; i++) {
       dt_verify_row *row = &v->rows[v->row_count];
-      median_round(set, i, c->rounds, row);
+      dt_status status = median_round(set, i, c->rounds, row);
+      if (status) return status;
       if (!row->n) {
+        free(row->samples_s);
         v->late_settings += set->experiments.list[i].setting.alignment == DT_FIT_ALIGNED;
         continue;
       }
-      dt_status status = dt_platform_issue(platform, row->pattern, row->operation, row->alignment, row->producers,
-                                           row->producer_bytes, row->gap_s, &row->predicted_s);
+      v->row_count++;
+      status = dt_platform_issue(platform, row->pattern, row->operation, row->alignment, row->producers,
+                                 row->producer_bytes, row->gap_s, &row->predicted_s);
       if (status) return status;
       row->error = fabs(row->predicted_s.value - row->issue_s) / row->issue_s;
-      v->row_count++;
     }
   }
   return DT_OK;
@@ -176,6 +183,7 @@ dt_status dt_verify(const dt_calibrate_config *config, const dt_platform *platfo
 
 void dt_verification_destroy(dt_verification *verification) {
   if (!verification) return;
+  for (size_t i = 0; i < verification->row_count; i++) free(verification->rows[i].samples_s);
   free(verification->rows), free(verification->groups);
   free(verification);
 }

@@ -105,12 +105,15 @@ static json_t *rows_json(const dt_verification *v) {
   json_t *rows = json_array();
   for (size_t i = 0; i < v->row_count; i++) {
     const dt_verify_row *row = &v->rows[i];
-    json_array_append_new(rows, json_pack("{s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "pattern",
-                                          row->pattern, "operation", row->operation, "alignment", row->alignment,
-                                          "producers", row->producers, "producer_bytes", row->producer_bytes, "gap_s",
-                                          row->gap_s, "issue_s", row->issue_s, "predicted_s", row->predicted_s.value,
-                                          "predicted_low_s", row->predicted_s.low, "predicted_high_s",
-                                          row->predicted_s.high, "error_ratio", row->error, "n", (json_int_t)row->n));
+    json_t *samples = json_array();
+    for (int64_t s = 0; s < row->n; s++) json_array_append_new(samples, json_figure(row->samples_s[s]));
+    json_array_append_new(rows,
+                          json_pack("{s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o}", "pattern",
+                                    row->pattern, "operation", row->operation, "alignment", row->alignment, "producers",
+                                    row->producers, "producer_bytes", row->producer_bytes, "gap_s", row->gap_s,
+                                    "issue_s", row->issue_s, "predicted_s", row->predicted_s.value, "predicted_low_s",
+                                    row->predicted_s.low, "predicted_high_s", row->predicted_s.high, "error_ratio",
+                                    row->error, "n", (json_int_t)row->n, "samples", samples));
   }
   return rows;
 }
