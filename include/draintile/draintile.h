@@ -6,6 +6,7 @@
 #include <draintile/build.h>
 #include <draintile/calibrate.h>
 #include <draintile/checkpoint.h>
+#include <draintile/combine.h>
 #include <draintile/comm.h>
 #include <draintile/gemm.h>
 #include <draintile/model.h>

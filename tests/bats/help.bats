@@ -6,12 +6,13 @@ load common
   run -0 --separate-stderr "$DRAINTILE" --help
   [ -z "$stderr" ]
   for command in $(sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' <<<"$output"); do
-    if [ "$command" = synth ]; then continue; fi
+    case $command in synth | bench) continue ;; esac
     "$DRAINTILE" "$command" --help | grep -q -- '^  --help '
   done
   for kind in checkpoint tokens qkv; do
     "$DRAINTILE" synth $kind --help | grep -q -- '--seed S'
   done
+  "$DRAINTILE" bench combine --help | grep -q -- '--consumers C'
   grep -q '^  moe ' <<<"$output"
   grep -q '^  simulate ' <<<"$output"
 }

@@ -28,6 +28,8 @@ complete_line() { # words; the last one is being typed
   [ "$output" = $'packed\naligned' ]
   run -0 complete_line "$DRAINTILE" moe --schedule in
   [ "$output" = interleave ]
+  run -0 complete_line "$DRAINTILE" bench combine --router cr
+  [ "$output" = crossed ]
   run -0 complete_line "$DRAINTILE" synth tokens --routing str
   [ "$output" = stress_skew ]
 }

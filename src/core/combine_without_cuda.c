@@ -1,0 +1,55 @@
+/* What a build without the CUDA parts says. */
+#include <draintile/combine.h>
+
+#include <string.h>
+
+#include "core/error.h"
+
+#ifndef DT_WITH_CUDA
+static dt_status without(void) {
+  return dt_fail(DT_ERR_UNSUPPORTED, "combine on GPUs; this build has no CUDA parts");
+}
+
+void dt_combine_config_init(dt_combine_config *config) {
+  memset(config, 0, sizeof *config);
+  config->size = sizeof *config;
+}
+dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combine) {
+  (void)config, (void)combine;
+  return without();
+}
+void dt_combine_destroy(dt_combine *combine) {
+  (void)combine;
+}
+dt_status dt_combine_set_counts(dt_combine *combine, const int32_t *counts) {
+  (void)combine, (void)counts;
+  return without();
+}
+dt_status dt_combine_run(dt_combine *combine, dt_combine_mode mode, const void *a, const void *b, void *stream) {
+  (void)combine, (void)mode, (void)a, (void)b, (void)stream;
+  return without();
+}
+dt_status dt_combine_run_gemm(dt_combine *combine, const void *a, const void *b, void *stream) {
+  (void)combine, (void)a, (void)b, (void)stream;
+  return without();
+}
+dt_status dt_combine_check(dt_combine *combine, void *stream) {
+  (void)combine, (void)stream;
+  return without();
+}
+void *dt_combine_buffer(dt_combine *combine) {
+  (void)combine;
+  return NULL;
+}
+void dt_combine_bench_config_init(dt_combine_bench_config *config) {
+  memset(config, 0, sizeof *config);
+  config->size = sizeof *config;
+}
+dt_status dt_combine_bench_run(const dt_combine_bench_config *config, dt_combine_bench **bench) {
+  (void)config, (void)bench;
+  return dt_fail(DT_ERR_NO_DEVICE, "combine on GPUs; this build has no CUDA parts");
+}
+void dt_combine_bench_destroy(dt_combine_bench *bench) {
+  (void)bench;
+}
+#endif

@@ -1,0 +1,74 @@
+#include "cuda/combine_bench.h"
+#include "cuda/ptx.cuh"
+
+enum { DT_BENCH_BLOCKS = 1056, DT_BENCH_THREADS = 512 };
+
+__global__ void dt_bench_fill_kernel(uint16_t *to, int64_t elements, const uint16_t *block, int64_t period,
+                                     int64_t offset) {
+  const int64_t step = (int64_t)gridDim.x * blockDim.x;
+  for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < elements; i += step)
+    to[i] = block[(i + offset) % period];
+}
+
+__global__ void dt_bench_settle_kernel(const uint4 *memory, size_t count, uint32_t *sink) {
+  uint32_t sum = 0;
+  for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+    const uint4 v = memory[i];
+    sum += v.x ^ v.y ^ v.z ^ v.w;
+  }
+  if (sum == 0x12345678u) *sink = sum; /* so that the loads stay */
+}
+
+__global__ void dt_bench_compare_kernel(const uint32_t *a, const uint32_t *b, size_t count, unsigned long long *wrong) {
+  unsigned long long differ = 0;
+  for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
+    differ += a[i] != b[i];
+  if (differ) atomicAdd(wrong, differ);
+}
+
+typedef struct dt_bench_words {
+  uint32_t *at[DT_BENCH_RANKS];
+} dt_bench_words;
+
+__global__ void dt_bench_align_kernel(int32_t rank, int32_t ranks, uint32_t round, const uint32_t *own,
+                                      const dt_bench_words theirs, uint32_t *expired) {
+  const int32_t peer = (int32_t)threadIdx.x;
+  if (peer >= ranks || peer == rank) return;
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(theirs.at[peer]), "r"(round) : "memory");
+  const uint32_t start = dt_time_us();
+  uint32_t seen;
+  do {
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(own + peer * DT_BENCH_SLOT_WORDS) : "memory");
+    if (dt_time_us() - start > 5000000u) {
+      *expired = 1;
+      return;
+    }
+  } while ((int32_t)(seen - round) < 0);
+}
+
+extern "C" cudaError_t dt_bench_fill(uint16_t *to, int64_t elements, const uint16_t *block, int64_t period,
+                                     int64_t offset, cudaStream_t stream) {
+  dt_bench_fill_kernel<<<DT_BENCH_BLOCKS, DT_BENCH_THREADS, 0, stream>>>(to, elements, block, period, offset);
+  return cudaGetLastError();
+}
+
+extern "C" cudaError_t dt_bench_settle(const void *memory, size_t bytes, cudaStream_t stream) {
+  dt_bench_settle_kernel<<<DT_BENCH_BLOCKS, DT_BENCH_THREADS, 0, stream>>>((const uint4 *)memory, bytes / 16,
+                                                                           (uint32_t *)memory);
+  return cudaGetLastError();
+}
+
+extern "C" cudaError_t dt_bench_compare(const void *a, const void *b, size_t bytes, unsigned long long *wrong,
+                                        cudaStream_t stream) {
+  dt_bench_compare_kernel<<<DT_BENCH_BLOCKS, DT_BENCH_THREADS, 0, stream>>>((const uint32_t *)a, (const uint32_t *)b,
+                                                                            bytes / 4, wrong);
+  return cudaGetLastError();
+}
+
+extern "C" cudaError_t dt_bench_align(int32_t rank, int32_t ranks, uint32_t round, const uint32_t *own,
+                                      uint32_t *const *theirs, uint32_t *expired, cudaStream_t stream) {
+  dt_bench_words words = {};
+  for (int32_t r = 0; r < ranks; r++) words.at[r] = theirs[r];
+  dt_bench_align_kernel<<<1, 32, 0, stream>>>(rank, ranks, round, own, words, expired);
+  return cudaGetLastError();
+}

@@ -1,0 +1,77 @@
+/* What host and device share of the combine operator's own kernels. */
+#ifndef DT_CUDA_COMBINE_KERNELS_H
+#define DT_CUDA_COMBINE_KERNELS_H
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DT_COMBINE_RANKS = 8, DT_COMBINE_THREADS = 512, DT_COMBINE_CHUNK_BYTES = 131072 };
+
+/* What one rank tells another, in the other's control window: one writer, a sector a word. Epochs are compared by
+ * their difference, so that they may pass 2^32. */
+typedef struct dt_combine_slot {
+  uint32_t entered; /* epoch whose stores the reader's buffer is open for */
+  uint32_t fill_0[7];
+  uint32_t arrived; /* epoch whose rows are all in the reader's buffer */
+  uint32_t fill_1[7];
+  uint32_t failed; /* epoch in which the writer gave up */
+  uint32_t fill_2[15];
+} dt_combine_slot;
+
+typedef enum dt_combine_error {
+  DT_COMBINE_ERROR_NONE = 0,
+  DT_COMBINE_ERROR_ENTRY = 1,   /* a peer did not enter */
+  DT_COMBINE_ERROR_READY = 2,   /* a band did not become ready */
+  DT_COMBINE_ERROR_ARRIVAL = 3, /* a peer's rows did not arrive */
+  DT_COMBINE_ERROR_PEER = 4,    /* a peer gave up */
+  DT_COMBINE_ERROR_GEMM = 5     /* the GEMM's workspace says why */
+} dt_combine_error;
+
+/* This rank's state, device memory. The first error stays. */
+typedef struct dt_combine_state {
+  uint32_t epoch, done; /* done: consumers of this epoch that have put all they had */
+  uint32_t error;       /* of dt_combine_error */
+  int32_t index;        /* the rank or band waited for */
+  uint32_t expected, seen;
+} dt_combine_state;
+
+/* A piece of a segment: consecutive rows to one owner, ready when its bands are. 32 bytes. */
+typedef struct dt_combine_chunk {
+  int32_t row, rows; /* in the staging buffer */
+  int32_t owner, first_band;
+  int64_t dst_row;
+  int32_t bands, fill;
+} dt_combine_chunk;
+
+typedef struct dt_combine_params {
+  int32_t rank, ranks, experts, bands, chunks;
+  uint32_t timeout_us, band_parts; /* band_parts: what a row adds to its band's counter, 2 * ceil(n / 256) */
+  int64_t row_bytes;
+  dt_combine_state *state;
+  const uint32_t *gemm_error;                   /* in the GEMM's workspace */
+  dt_combine_slot *slots;                       /* own, [ranks] by writer */
+  dt_combine_slot *peer_slot[DT_COMBINE_RANKS]; /* this rank's slot at each peer */
+  uint8_t *buffers[DT_COMBINE_RANKS];           /* combine buffers */
+  const uint8_t *staging;
+  const int32_t *counts;    /* [experts] rows */
+  int32_t *active;          /* [experts] what the GEMM reads: counts, or 0 after an error */
+  uint32_t *ready;          /* [bands] */
+  const int32_t *band_rows; /* [bands] */
+  const dt_combine_chunk *chunks_of;
+} dt_combine_params;
+
+/* Opens the epoch: clears the counters, tells every peer, waits for every peer. */
+cudaError_t dt_combine_enter_launch(const dt_combine_params *params, cudaStream_t stream);
+/* `ctas` (even) put all chunks, waiting for their bands if wait_ready; the last to end closes the epoch. */
+cudaError_t dt_combine_send_launch(const dt_combine_params *params, int ctas, int wait_ready, cudaStream_t stream);
+/* Closes the epoch after kernels before it on the stream stored to the peers. */
+cudaError_t dt_combine_leave_launch(const dt_combine_params *params, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
