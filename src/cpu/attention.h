@@ -13,7 +13,6 @@
 #ifndef DT_CPU_ATTENTION_H
 #define DT_CPU_ATTENTION_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -22,6 +21,7 @@
 #include "comm/clock.h"
 #include "comm/fabric.h"
 #include "core/random.h"
+#include "cpu/forward.h"
 #include "cpu/team.h"
 #include "plan/ulysses.h"
 
@@ -85,10 +85,7 @@ struct dt_attention {
   size_t span_room; /* of each thread */
   dt_span *spans;   /* of the last forward, all threads */
   size_t span_count;
-  atomic_bool failed;
-  pthread_mutex_t lock;
-  dt_status status; /* first failure; sticky; under lock */
-  char detail[512];
+  dt_failure failure;
 };
 
 /* attention_config.c */

@@ -1,5 +1,4 @@
 /* What moves rows between ranks: the way in, the way out; and the counters that say so. */
-#include <time.h>
 
 #include "cpu/attention.h"
 
@@ -22,22 +21,12 @@ size_t dt_attention_arrival_at(const dt_attention *a, int32_t rank, int kv, int3
 
 void dt_attention_delay(dt_attention_thread *thread) {
   const dt_attention_config *config = &thread->attention->config;
-  if (!config->delay_seed || config->delay_max_us < 1) return;
-  /* Most pauses are none, so that threads drift apart instead of all slowing down alike. */
-  if (dt_random_below(&thread->delays, 4)) return;
-  int64_t ns = (int64_t)dt_random_below(&thread->delays, (uint64_t)config->delay_max_us * 1000 + 1);
-  nanosleep(&(struct timespec){ns / DT_NS_PER_S, ns % DT_NS_PER_S}, NULL);
+  dt_pause(&thread->delays, config->delay_seed, config->delay_max_us);
 }
 
 dt_span *dt_attention_span(dt_attention_thread *thread, dt_span_kind kind, uint64_t begin_ns, uint64_t end_ns) {
   dt_span *span = &thread->spans[thread->span_count++];
-  *span = (dt_span){.begin_ns = begin_ns,
-                    .end_ns = end_ns,
-                    .kind = (int32_t)kind,
-                    .track = thread->track,
-                    .index = -1,
-                    .column = -1,
-                    .peer = -1};
+  *span = dt_span_of(kind, thread->track, begin_ns, end_ns);
   return span;
 }
 
@@ -141,7 +130,7 @@ static dt_status signal_arrival(dt_attention_thread *thread, const dt_ulysses_se
 
 dt_status dt_attention_run_sends(dt_attention_thread *thread) {
   dt_attention *a = thread->attention;
-  while (!atomic_load_explicit(&a->failed, memory_order_relaxed)) {
+  while (!dt_failure_seen(&a->failure)) {
     int64_t ticket = atomic_fetch_add_explicit(&a->sends_drawn.next, 1, memory_order_relaxed);
     if (ticket >= a->send_count) return DT_OK;
     uint64_t stamp = 0;
@@ -195,7 +184,7 @@ static dt_status send_kept(dt_attention_thread *thread, int64_t ticket) {
 
 dt_status dt_attention_run_out(dt_attention_thread *thread) {
   dt_attention *a = thread->attention;
-  while (!atomic_load_explicit(&a->failed, memory_order_relaxed)) {
+  while (!dt_failure_seen(&a->failure)) {
     int64_t ticket = atomic_fetch_add_explicit(&a->sends_drawn.next, 1, memory_order_relaxed);
     if (ticket >= a->out_count) return dt_attention_tell(thread, INT64_MAX);
     dt_status status = send_kept(thread, ticket);

@@ -144,7 +144,7 @@ static void release(dt_attention *a) {
   free(a->sends);
   free(a->tiles);
   free(a->spans);
-  pthread_mutex_destroy(&a->lock);
+  dt_failure_destroy(&a->failure);
   free(a);
 }
 
@@ -168,7 +168,7 @@ dt_status dt_attention_create(dt_comm *comm, const dt_attention_config *config, 
     return status;
   }
   memset(a, 0, sizeof(*a));
-  pthread_mutex_init(&a->lock, NULL);
+  dt_failure_init(&a->failure);
   a->comm = comm;
   a->config = *config;
   if (isnan(a->config.scale)) a->config.scale = 1.0f / sqrtf((float)config->head_dim);
@@ -186,7 +186,7 @@ dt_status dt_attention_create(dt_comm *comm, const dt_attention_config *config, 
     if (status) dt_comm_abort(comm, status, dt_error_detail());
   }
   if (status) {
-    char detail[sizeof(a->detail)];
+    char detail[sizeof(a->failure.detail)];
     snprintf(detail, sizeof(detail), "%s", dt_error_detail());
     release(a);
     return dt_fail(status, "%s", detail);

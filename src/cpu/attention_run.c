@@ -1,39 +1,16 @@
 /* One forward: entry, the jobs of its schedule, the waits at its end, what it measured. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "cpu/attention.h"
-#include "cpu/executor.h"
-
-enum { MAX_STAGE_SPANS = 4 };
-
-/* What the calling thread does, for the trace; it appears on the first worker's track, which is idle meanwhile. */
-typedef struct stage_log {
-  dt_span spans[MAX_STAGE_SPANS];
-  size_t count;
-} stage_log;
 
 dt_status dt_attention_error(dt_attention *a) {
-  pthread_mutex_lock(&a->lock);
-  dt_status status = a->status;
-  if (status) dt_fail(status, "%s", a->detail);
-  pthread_mutex_unlock(&a->lock);
-  return status;
+  return dt_failure_status(&a->failure);
 }
 
 dt_status dt_attention_fail(dt_attention *a, dt_status status) {
-  const char *detail = dt_error_detail();
-  pthread_mutex_lock(&a->lock);
-  bool first = a->status == DT_OK;
-  if (first) {
-    a->status = status;
-    snprintf(a->detail, sizeof(a->detail), "%s", detail);
-  }
-  pthread_mutex_unlock(&a->lock);
-  atomic_store(&a->failed, true);
-  if (first) dt_comm_abort(a->comm, status, a->detail);
+  if (dt_failure_record(&a->failure, status, dt_error_detail())) dt_comm_abort(a->comm, status, a->failure.detail);
   return dt_attention_error(a);
 }
 
@@ -68,15 +45,6 @@ static dt_status run_job(dt_attention *a, dt_attention_job job) {
   return dt_attention_error(a);
 }
 
-static dt_status barrier(dt_attention *a, const char *phase, stage_log *log) {
-  uint64_t begin = dt_now_ns();
-  dt_status status = dt_comm_barrier(a->comm, phase);
-  if (log->count < MAX_STAGE_SPANS)
-    log->spans[log->count++] = (dt_span){
-        .begin_ns = begin, .end_ns = dt_now_ns(), .kind = DT_SPAN_BARRIER, .index = -1, .column = -1, .peer = -1};
-  return status;
-}
-
 static dt_status await_arrivals(dt_attention *a) {
   for (int kv = 0; kv < 2; kv++)
     for (int32_t head = 0; head < (kv ? a->kv_heads : a->heads); head++) {
@@ -105,28 +73,21 @@ static dt_status await_done(dt_attention *a) {
   return DT_OK;
 }
 
-static double seconds_since(uint64_t *mark) {
-  uint64_t now = dt_now_ns();
-  double seconds = (double)(now - *mark) * 1e-9;
-  *mark = now;
-  return seconds;
-}
-
-static dt_status run_serial(dt_attention *a, dt_attention_stats *stats, stage_log *log) {
+static dt_status run_serial(dt_attention *a, dt_attention_stats *stats, dt_stage_log *log) {
   uint64_t mark = dt_now_ns();
   dt_status status = run_job(a, DT_ATTENTION_JOB_IN);
   if (!status) status = await_arrivals(a);
-  if (!status) status = barrier(a, "after the way in", log);
+  if (!status) status = dt_stage_barrier(log, a->comm, "after the way in");
   if (status) return status;
-  stats->in_s = seconds_since(&mark);
+  stats->in_s = dt_seconds_since(&mark);
   status = run_job(a, DT_ATTENTION_JOB_TILES);
-  if (!status) status = barrier(a, "after attention", log);
+  if (!status) status = dt_stage_barrier(log, a->comm, "after attention");
   if (status) return status;
-  stats->compute_s = seconds_since(&mark);
+  stats->compute_s = dt_seconds_since(&mark);
   status = run_job(a, DT_ATTENTION_JOB_OUT);
   if (!status) status = await_done(a);
-  if (!status) status = barrier(a, "after the way out", log);
-  stats->out_s = seconds_since(&mark);
+  if (!status) status = dt_stage_barrier(log, a->comm, "after the way out");
+  stats->out_s = dt_seconds_since(&mark);
   return status;
 }
 
@@ -145,7 +106,7 @@ static dt_status run_piggyback(dt_attention *a) {
 }
 
 /* All ranks have entered, so none is still in the forward before this one, whose bank the next one will use. */
-static dt_status enter(dt_attention *a, stage_log *log) {
+static dt_status enter(dt_attention *a, dt_stage_log *log) {
   a->epoch++;
   for (int32_t i = 0; i < a->thread_count; i++) {
     dt_attention_thread *thread = &a->threads[i];
@@ -154,16 +115,16 @@ static dt_status enter(dt_attention *a, stage_log *log) {
     thread->span_count = 0;
     thread->delays.state = a->config.delay_seed + a->epoch * 1000003u + (uint64_t)(a->rank * 1024 + i) * 7919u;
   }
-  dt_status status = barrier(a, "entry of attention", log);
+  dt_status status = dt_stage_barrier(log, a->comm, "entry of attention");
   if (status) return status;
   unsigned char *counters = dt_window_local(a->counters);
   memset(counters + ((a->epoch + 1) & 1) * a->bank_bytes, 0, a->bank_bytes);
   return DT_OK;
 }
 
-static dt_status gather_spans(dt_attention *a, const stage_log *log) {
+static dt_status gather_spans(dt_attention *a, const dt_stage_log *log) {
   if (!a->spans) {
-    size_t room = (size_t)a->thread_count * a->span_room + MAX_STAGE_SPANS;
+    size_t room = (size_t)a->thread_count * a->span_room + DT_STAGE_SPANS;
     a->spans = malloc(room * sizeof(dt_span));
     if (!a->spans) return dt_fail(DT_ERR_MEMORY, "spans: out of memory for %zu", room);
   }
@@ -178,13 +139,6 @@ static dt_status gather_spans(dt_attention *a, const stage_log *log) {
   }
   a->span_count = count;
   return DT_OK;
-}
-
-static uint64_t bytes_sent(const dt_attention *a) {
-  uint64_t sent[DT_MAX_RANKS] = {0}, sum = 0;
-  dt_comm_bytes_sent(a->comm, sent);
-  for (int32_t p = 0; p < a->ranks; p++) sum += p == a->rank ? 0 : sent[p];
-  return sum;
 }
 
 static dt_status check_input(const dt_attention *a, const dt_attention_input *input) {
@@ -204,8 +158,8 @@ dt_status dt_attention_forward(dt_attention *a, const dt_attention_input *input,
   dt_status status = dt_attention_error(a);
   if (status) return status;
   dt_attention_stats measured = {0};
-  stage_log log = {.count = 0};
-  uint64_t begin = dt_now_ns(), sent = bytes_sent(a);
+  dt_stage_log log = {.count = 0};
+  uint64_t begin = dt_now_ns(), sent = dt_bytes_sent(a->comm);
   a->input = input;
   status = check_input(a, input);
   if (!status) status = enter(a, &log);
@@ -216,7 +170,7 @@ dt_status dt_attention_forward(dt_attention *a, const dt_attention_input *input,
   status = gather_spans(a, &log);
   if (status) return dt_attention_fail(a, status);
   measured.tiles = a->tile_count;
-  measured.bytes_sent = bytes_sent(a) - sent;
+  measured.bytes_sent = dt_bytes_sent(a->comm) - sent;
   if (stats) *stats = measured;
   return DT_OK;
 }

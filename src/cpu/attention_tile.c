@@ -112,7 +112,7 @@ static dt_status run_tile(dt_attention_thread *thread, int64_t position) {
 dt_status dt_attention_run_tiles(dt_attention_thread *thread) {
   dt_attention *a = thread->attention;
   bool direct = a->config.schedule == DT_ATTENTION_PIGGYBACK;
-  while (!atomic_load_explicit(&a->failed, memory_order_relaxed)) {
+  while (!dt_failure_seen(&a->failure)) {
     int64_t position = atomic_fetch_add_explicit(&a->tiles_drawn.next, 1, memory_order_relaxed);
     /* Before anything that may wait: once a peer's last tile is behind, it hears so. */
     if (direct) {

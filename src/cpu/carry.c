@@ -137,7 +137,7 @@ dt_status dt_dispatch_one(dt_thread *thread, int32_t index) {
 
 dt_status dt_dispatch_run(dt_thread *thread) {
   dt_moe *moe = thread->moe;
-  while (!atomic_load_explicit(&moe->failed, memory_order_relaxed)) {
+  while (!dt_failure_seen(&moe->failure)) {
     int64_t ticket = atomic_fetch_add_explicit(&moe->carry_ticket, 1, memory_order_relaxed);
     if (ticket >= moe->plan->dispatch_tasks) return DT_OK;
     dt_status status = dt_dispatch_one(thread, moe->plan->tasks[ticket].index);
@@ -183,7 +183,7 @@ static dt_status run_segment(dt_thread *thread, int64_t position) {
 
 dt_status dt_segments_run(dt_thread *thread) {
   dt_moe *moe = thread->moe;
-  while (!atomic_load_explicit(&moe->failed, memory_order_relaxed)) {
+  while (!dt_failure_seen(&moe->failure)) {
     int64_t position = atomic_fetch_add_explicit(&moe->segment_ticket, 1, memory_order_relaxed);
     dt_status status = dt_tell_peers(thread, position);
     if (status) return status;
@@ -196,7 +196,7 @@ dt_status dt_segments_run(dt_thread *thread) {
 
 dt_status dt_bulk_run(dt_thread *thread) {
   dt_moe *moe = thread->moe;
-  while (!atomic_load_explicit(&moe->failed, memory_order_relaxed)) {
+  while (!dt_failure_seen(&moe->failure)) {
     int64_t index = atomic_fetch_add_explicit(&moe->carry_ticket, 1, memory_order_relaxed);
     if (index >= moe->plan->group_count) return dt_tell_peers(thread, INT64_MAX);
     const dt_group *group = &moe->plan->groups[index];

@@ -212,6 +212,7 @@ static void release_local(dt_moe *moe) {
   free(moe->last_task);
   free(moe->message);
   free(moe->spans);
+  dt_failure_destroy(&moe->failure);
   free(moe);
 }
 
@@ -249,6 +250,7 @@ dt_status dt_moe_create(dt_comm *comm, const dt_moe_config *config, const dt_moe
     return status;
   }
   memset(moe, 0, sizeof(*moe));
+  dt_failure_init(&moe->failure);
   moe->comm = comm;
   moe->config = *config;
   moe->weights = weights;
@@ -268,7 +270,7 @@ dt_status dt_moe_create(dt_comm *comm, const dt_moe_config *config, const dt_moe
     if (status) dt_comm_abort(comm, status, dt_error_detail());
   }
   if (status) {
-    char detail[sizeof(moe->detail)];
+    char detail[sizeof(moe->failure.detail)];
     snprintf(detail, sizeof(detail), "%s", dt_error_detail());
     free_windows(moe);
     release_local(moe);
@@ -288,7 +290,8 @@ void dt_moe_destroy(dt_moe *moe) {
 
 dt_status dt_moe_set_schedule(dt_moe *moe, const dt_moe_config *config) {
   if (!moe || !config) return dt_fail(DT_ERR_ARGUMENT, "moe, config: must be given");
-  if (moe->status) return dt_layer_error(moe);
+  dt_status status = dt_layer_error(moe);
+  if (status) return status;
   const dt_agree_field fields[] = {
       {"schedule", (int64_t)config->schedule},
       {"order", (int64_t)(int32_t)config->order},
@@ -299,7 +302,7 @@ dt_status dt_moe_set_schedule(dt_moe *moe, const dt_moe_config *config) {
       {"group_tasks", config->group_tasks},
       {"consumers (at least 1 for signal)", config->schedule != DT_SCHEDULE_SIGNAL || moe->config.consumers >= 1},
   };
-  dt_status status = dt_comm_agree(moe->comm, fields, sizeof(fields) / sizeof(fields[0]));
+  status = dt_comm_agree(moe->comm, fields, sizeof(fields) / sizeof(fields[0]));
   if (status) return status;
   dt_moe_config next = moe->config;
   next.schedule = config->schedule;

@@ -1,9 +1,10 @@
 /* The CPU executor's inside: one dt_moe a rank, whose threads run the plan's table.
  *
  *   create.c   configuration, agreement, buffers           layer.c    counts exchange, plan, stages, statistics
- *   pool.c     the threads, parked between jobs            tasks.c    what a worker does: L1, L2, shared, reduce
+ *   pool.c     the threads and their jobs                  tasks.c    what a worker does: L1, L2, shared, reduce
  *   carry.c    what moves rows: dispatch, segments, bulk   panels.c   weights and rows as float32, kept while reused
  *   spans.c    the trace                                   kernels.c  loops
+ *   forward.c  stages, failures: attention's as well
  *
  * Happens-before edges (the counters are dt_comm_signal, a release, and dt_comm_wait, an acquire):
  *   put of dispatch rows   -> arrival[band] at the peer      -> L1 of the band (of its remote rows)
@@ -17,7 +18,6 @@
 #ifndef DT_CPU_EXECUTOR_H
 #define DT_CPU_EXECUTOR_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,14 +28,15 @@
 #include "comm/clock.h"
 #include "comm/fabric.h"
 #include "core/random.h"
+#include "cpu/forward.h"
+#include "cpu/team.h"
 
 typedef enum dt_job {
   DT_JOB_LAYER,    /* the whole table, overlapped */
   DT_JOB_DISPATCH, /* the stages of serial */
   DT_JOB_COMPUTE,
   DT_JOB_COMBINE,
-  DT_JOB_REDUCE,
-  DT_JOB_EXIT
+  DT_JOB_REDUCE
 } dt_job;
 
 /* The counters of one bank, by kind; their places are the same on every rank. */
@@ -77,9 +78,8 @@ typedef struct dt_b_panel {
 
 typedef struct dt_thread {
   struct dt_moe *moe;
-  pthread_t handle;
   int32_t track; /* of the trace: workers, then consumers */
-  bool consumer, started;
+  bool consumer;
   dt_random delays;
   uint64_t *peer_stamp; /* [ranks]: latest visibility of this thread's combine puts */
   bool *peer_told;      /* [ranks]: combine counter signalled in this layer */
@@ -135,18 +135,12 @@ struct dt_moe {
   /* the pool */
   int32_t thread_count;
   dt_thread *threads;
-  pthread_mutex_t lock;
-  pthread_cond_t start, finish;
-  uint64_t job_number;
-  dt_job job;
-  int32_t running;
+  dt_team *team;
   int64_t task_end;
   _Alignas(64) atomic_int_fast64_t ticket;       /* of workers */
   _Alignas(64) atomic_int_fast64_t carry_ticket; /* D tasks, or groups of serial's combine */
   _Alignas(64) atomic_int_fast64_t segment_ticket;
-  _Alignas(64) atomic_bool failed;
-  dt_status status; /* first failure; sticky; under lock */
-  char detail[512];
+  dt_failure failure;
 };
 
 /* create.c */
@@ -195,8 +189,6 @@ const float *dt_panel_b(dt_thread *thread, int slot, const dt_matrix *matrix, in
 /* spans.c */
 dt_status dt_spans_reserve(dt_moe *moe); /* room for everything the plan can make any thread record */
 dt_span *dt_span_add(dt_thread *thread, dt_span_kind kind, uint64_t begin_ns, uint64_t end_ns);
-/* The link carries one put after the other: makes its spans follow one another by their ends. */
-void dt_spans_line_up(dt_span *links, size_t count);
 /* All threads' spans after `own` ones, in moe->spans. */
 dt_status dt_spans_gather(dt_moe *moe, const dt_span *own, size_t own_count);
 

@@ -8,20 +8,6 @@
 
 #include "core/error.h"
 
-enum { MAX_STAGE_SPANS = 8 };
-
-/* What the calling thread does, for the trace; it appears on the first worker's track, which is idle meanwhile. */
-typedef struct stage_log {
-  dt_span spans[MAX_STAGE_SPANS];
-  size_t count;
-} stage_log;
-
-static void log_stage(stage_log *log, dt_span_kind kind, uint64_t begin_ns) {
-  if (log->count == MAX_STAGE_SPANS) return;
-  log->spans[log->count++] = (dt_span){
-      .begin_ns = begin_ns, .end_ns = dt_now_ns(), .kind = (int32_t)kind, .index = -1, .column = -1, .peer = -1};
-}
-
 static dt_status fail_layer(dt_moe *moe, dt_status status) {
   return dt_layer_fail(moe, status, dt_error_detail());
 }
@@ -238,47 +224,26 @@ static dt_status run_tickets(dt_moe *moe, dt_job job, int64_t first, int64_t end
   return dt_pool_run(moe, job);
 }
 
-static dt_status barrier(dt_moe *moe, const char *phase, stage_log *log) {
-  uint64_t begin = dt_now_ns();
-  dt_status status = dt_comm_barrier(moe->comm, phase);
-  log_stage(log, DT_SPAN_BARRIER, begin);
-  return status;
-}
-
-static double seconds_since(uint64_t *mark) {
-  uint64_t now = dt_now_ns();
-  double seconds = (double)(now - *mark) * 1e-9;
-  *mark = now;
-  return seconds;
-}
-
-static dt_status run_serial(dt_moe *moe, dt_moe_stats *stats, stage_log *log) {
+static dt_status run_serial(dt_moe *moe, dt_moe_stats *stats, dt_stage_log *log) {
   const dt_plan *plan = moe->plan;
   uint64_t mark = dt_now_ns();
   dt_status status = run_tickets(moe, DT_JOB_DISPATCH, 0, plan->dispatch_tasks);
   if (!status) status = await_arrivals(moe);
-  if (!status) status = barrier(moe, "after dispatch", log);
+  if (!status) status = dt_stage_barrier(log, moe->comm, "after dispatch");
   if (status) return status;
-  stats->dispatch_s = seconds_since(&mark);
+  stats->dispatch_s = dt_seconds_since(&mark);
   status = run_tickets(moe, DT_JOB_COMPUTE, plan->dispatch_tasks, moe->reduce_first);
-  if (!status) status = barrier(moe, "after compute", log);
+  if (!status) status = dt_stage_barrier(log, moe->comm, "after compute");
   if (status) return status;
-  stats->compute_s = seconds_since(&mark);
+  stats->compute_s = dt_seconds_since(&mark);
   status = run_tickets(moe, DT_JOB_COMBINE, 0, 0);
   if (!status) status = await_combine(moe);
-  if (!status) status = barrier(moe, "after combine", log);
+  if (!status) status = dt_stage_barrier(log, moe->comm, "after combine");
   if (status) return status;
-  stats->combine_s = seconds_since(&mark);
+  stats->combine_s = dt_seconds_since(&mark);
   status = run_tickets(moe, DT_JOB_REDUCE, moe->reduce_first, plan->task_count);
-  stats->reduce_s = seconds_since(&mark);
+  stats->reduce_s = dt_seconds_since(&mark);
   return status;
-}
-
-static uint64_t bytes_sent(const dt_moe *moe) {
-  uint64_t sent[DT_MAX_RANKS] = {0}, sum = 0;
-  dt_comm_bytes_sent(moe->comm, sent);
-  for (int32_t p = 0; p < moe->ranks; p++) sum += p == moe->rank ? 0 : sent[p];
-  return sum;
 }
 
 /* Counts of all ranks, then the plan. */
@@ -315,15 +280,15 @@ dt_status dt_moe_forward(dt_moe *moe, const dt_moe_input *input, void *output, d
   dt_status status = dt_layer_error(moe);
   if (status) return status;
   dt_moe_stats measured = {0};
-  stage_log log = {.count = 0};
-  uint64_t begin = dt_now_ns(), mark = begin, sent = bytes_sent(moe);
+  dt_stage_log log = {.count = 0};
+  uint64_t begin = dt_now_ns(), mark = begin, sent = dt_bytes_sent(moe->comm);
   moe->input = input;
   moe->output = output;
   status = check_input(input, output);
   if (!status) status = enter_layer(moe);
   if (status) return fail_layer(moe, status);
-  measured.plan_s = seconds_since(&mark);
-  log_stage(&log, DT_SPAN_PLAN, begin);
+  measured.plan_s = dt_seconds_since(&mark);
+  dt_stage_add(&log, DT_SPAN_PLAN, begin);
 
   moe->unsettled = true;
   if (moe->config.schedule == DT_SCHEDULE_SERIAL) {
@@ -340,7 +305,7 @@ dt_status dt_moe_forward(dt_moe *moe, const dt_moe_input *input, void *output, d
   measured.rows = moe->plan->rows;
   measured.padded_rows = moe->plan->padded_rows;
   measured.tiles = moe->reduce_first - moe->plan->dispatch_tasks - moe->plan->config.shared_blocks;
-  measured.bytes_sent = bytes_sent(moe) - sent;
+  measured.bytes_sent = dt_bytes_sent(moe->comm) - sent;
   if (stats) *stats = measured;
   return DT_OK;
 }

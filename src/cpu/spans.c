@@ -39,28 +39,8 @@ dt_status dt_spans_reserve(dt_moe *moe) {
 
 dt_span *dt_span_add(dt_thread *thread, dt_span_kind kind, uint64_t begin_ns, uint64_t end_ns) {
   dt_span *span = &thread->spans[thread->span_count++];
-  *span = (dt_span){.begin_ns = begin_ns,
-                    .end_ns = end_ns,
-                    .kind = (int32_t)kind,
-                    .track = thread->track,
-                    .index = -1,
-                    .column = -1,
-                    .peer = -1};
+  *span = dt_span_of(kind, thread->track, begin_ns, end_ns);
   return span;
-}
-
-static int by_end(const void *a, const void *b) {
-  const dt_span *x = a, *y = b;
-  return x->end_ns < y->end_ns ? -1 : x->end_ns > y->end_ns;
-}
-
-/* The link carries one put after the other, but a put is issued while earlier ones drain: each span starts where the
- * one before it ends, so that the slices of the track do not overlap. */
-void dt_spans_line_up(dt_span *links, size_t count) {
-  if (count) qsort(links, count, sizeof(*links), by_end);
-  for (size_t i = 1; i < count; i++) {
-    if (links[i].begin_ns < links[i - 1].end_ns) links[i].begin_ns = links[i - 1].end_ns;
-  }
 }
 
 dt_status dt_spans_gather(dt_moe *moe, const dt_span *own, size_t own_count) {

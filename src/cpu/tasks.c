@@ -279,7 +279,7 @@ static dt_status run_task(dt_thread *thread, int64_t position) {
 dt_status dt_tasks_run(dt_thread *thread) {
   dt_moe *moe = thread->moe;
   bool direct = dt_schedule_stores_direct(moe->config.schedule);
-  while (!atomic_load_explicit(&moe->failed, memory_order_relaxed)) {
+  while (!dt_failure_seen(&moe->failure)) {
     int64_t position = atomic_fetch_add_explicit(&moe->ticket, 1, memory_order_relaxed);
     /* Before anything that may wait: a peer's reduction waits for this. */
     if (direct) {
