@@ -11,12 +11,6 @@
 #include "core/random.h"
 #include "cpu/kernels.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 typedef struct problem {
   dt_attention_config config;
   int32_t ranks;
@@ -29,12 +23,6 @@ typedef struct problem {
   unsigned char *serial, *output; /* [S][H][D], shared between processes */
   int32_t *written;               /* [S]: ranks that got the row; shared */
 } problem;
-
-static inline void *shared_pages(size_t bytes) {
-  void *pages = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (pages == MAP_FAILED) abort();
-  return pages;
-}
 
 static inline size_t token_values(const problem *p) {
   return (size_t)p->config.heads * (size_t)p->config.head_dim;

@@ -23,6 +23,19 @@
 
 enum { RANKS_MAX = 16 };
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+/* Zeroed; shared with forked ranks. */
+static inline void *shared_pages(size_t bytes) {
+  void *pages = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) abort();
+  return pages;
+}
+
 /* In a rank: prints and returns the line, since cmocka's asserts do not work off its thread. */
 #define EXPECT(condition)                                                                                              \
   do {                                                                                                                 \

@@ -12,12 +12,6 @@
 #include "core/random.h"
 #include "cpu/kernels.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 typedef enum routing {
   ROUTE_RANDOM,    /* distinct experts */
   ROUTE_DROPS,     /* a tenth of the slots dropped */
@@ -46,12 +40,6 @@ typedef struct layer {
   unsigned char *serial[RANKS_MAX]; /* outputs; shared between processes */
   unsigned char *output[RANKS_MAX];
 } layer;
-
-static inline void *shared_pages(size_t bytes) {
-  void *pages = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (pages == MAP_FAILED) abort();
-  return pages;
-}
 
 static inline float *random_floats(dt_random *random, int64_t count, double scale) {
   float *values = malloc((size_t)(count ? count : 1) * sizeof(float));

@@ -15,21 +15,9 @@
 
 #include <draintile/checkpoint.h>
 
+#include "folder.h"
+
 #define GOLDEN DT_TEST_DATA "/../golden/"
-
-static char folder[] = "/tmp/dt-checkpoint-XXXXXX";
-
-static int make_folder(void **state) {
-  (void)state;
-  return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-  (void)state;
-  char command[300];
-  snprintf(command, sizeof command, "rm -rf %s", folder);
-  return system(command);
-}
 
 /* y += weight * down(act(gate(x), up(x))), everything in float64 but the dequantized weights. */
 static void add_mlp(const dt_moe_weights *w, const dt_expert *expert, int64_t intermediate, const double *x,

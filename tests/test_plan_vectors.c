@@ -70,6 +70,15 @@ static const json_t *listed(const json_t *expect, const char *key, int64_t count
 
 /* Compares one field and counts it, so that no field of a vector goes unread. */
 #define SAME(object, structure, field) (assert_int_equal(integer(object, #field), (structure)->field), fields_read++)
+/* Rows of an expert at their owner: groups and segments are such. */
+#define SAME_ROWS(object, structure)                                                                                   \
+  do {                                                                                                                 \
+    SAME(object, structure, expert);                                                                                   \
+    SAME(object, structure, owner);                                                                                    \
+    SAME(object, structure, row);                                                                                      \
+    SAME(object, structure, rows);                                                                                     \
+    SAME(object, structure, dst_row);                                                                                  \
+  } while (0)
 
 static size_t fields_read;
 
@@ -101,11 +110,7 @@ static void compare_segments(const json_t *list, const dt_plan *plan) {
   const json_t *item;
   json_array_foreach(list, i, item) {
     const dt_segment *segment = &plan->segments[i];
-    SAME(item, segment, expert);
-    SAME(item, segment, owner);
-    SAME(item, segment, row);
-    SAME(item, segment, rows);
-    SAME(item, segment, dst_row);
+    SAME_ROWS(item, segment);
     SAME(item, segment, first_band);
     SAME(item, segment, bands);
     assert_int_equal(json_object_size(item), 7);
@@ -133,11 +138,7 @@ static void plan_vectors(void **state) {
     SAME(expect, plan, padded_rows);
     json_array_foreach(listed(expect, "groups", plan->group_count), i, item) {
       const dt_group *group = &plan->groups[i];
-      SAME(item, group, expert);
-      SAME(item, group, owner);
-      SAME(item, group, row);
-      SAME(item, group, rows);
-      SAME(item, group, dst_row);
+      SAME_ROWS(item, group);
       assert_int_equal(json_object_size(item), 5);
     }
     compare_bands(listed(expect, "bands", plan->band_count), plan);

@@ -19,26 +19,13 @@
 
 #include <draintile/checkpoint.h>
 
+#include "folder.h"
 #include "io/safetensors.h"
-
-static char folder[] = "/tmp/dt-safetensors-XXXXXX";
 
 static const char *at(const char *name) {
   static char path[256];
   snprintf(path, sizeof path, "%s/%s", folder, name);
   return path;
-}
-
-static int make_folder(void **state) {
-  (void)state;
-  return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-  (void)state;
-  char command[300];
-  snprintf(command, sizeof command, "rm -rf %s", folder);
-  return system(command);
 }
 
 static void remove_partial(void) {
