@@ -66,8 +66,9 @@ dt_status dt_combine_set_counts(dt_combine *combine, const int32_t *counts);
  * stores, then a wait until every peer's rows are in this rank's buffer. a: [rows][k], b: [experts_per_rank][n][k].
  * No host synchronization. Every rank must call with the same mode order; the buffer's old contents are lost. */
 dt_status dt_combine_run(dt_combine *combine, dt_combine_mode mode, const void *a, const void *b, void *stream);
-/* The GEMM alone, rows to working memory: what the modes are compared with. */
-dt_status dt_combine_run_gemm(dt_combine *combine, const void *a, const void *b, void *stream);
+/* The GEMM alone, rows to working memory: what the modes are compared with. reserve: as signal runs it, on the
+ * multiprocessors that the consumers leave. */
+dt_status dt_combine_run_gemm(dt_combine *combine, int reserve, const void *a, const void *b, void *stream);
 
 /* Waits for `stream`. DT_OK; DT_ERR_TIMEOUT: a wait expired, the detail names the phase and the rank waited for;
  * DT_ERR_PEER: another rank failed; or what the GEMM says. Sticky: later runs do nothing. */
@@ -99,9 +100,10 @@ typedef enum dt_combine_method {
   DT_METHOD_DIRECT = 4,     /* DT_COMBINE_DIRECT */
   DT_METHOD_LOOP_GRAPH = 5, /* loop and grouped, replayed from a CUDA graph */
   DT_METHOD_GROUPED_GRAPH = 6,
-  DT_METHOD_GEMM = 7,   /* our GEMM alone */
-  DT_METHOD_CUBLAS = 8, /* cuBLAS grouped GEMM alone, a group an expert */
-  DT_METHODS = 9
+  DT_METHOD_GEMM = 7,     /* our GEMM alone */
+  DT_METHOD_CUBLAS = 8,   /* cuBLAS grouped GEMM alone, a group an expert */
+  DT_METHOD_RESERVED = 9, /* our GEMM alone on the multiprocessors that the consumers leave */
+  DT_METHODS = 10
 } dt_combine_method;
 
 typedef struct dt_combine_bench_config {
@@ -112,7 +114,7 @@ typedef struct dt_combine_bench_config {
   int32_t experts; /* per rank */
   dt_combine_router router;
   uint64_t seed;
-  int32_t methods[DT_METHODS]; /* 1: timed. GEMM and CUBLAS always are */
+  int32_t methods[DT_METHODS]; /* 1: timed. GEMM always is, CUBLAS beside a baseline, RESERVED beside signal */
   int32_t consumers, segment_bands, raster_bands;
   int32_t repeat, warm_up; /* samples of each method (default 20), interleaved; rounds before them (3) */
 } dt_combine_bench_config;

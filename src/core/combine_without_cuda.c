@@ -29,8 +29,8 @@ dt_status dt_combine_run(dt_combine *combine, dt_combine_mode mode, const void *
   (void)combine, (void)mode, (void)a, (void)b, (void)stream;
   return without();
 }
-dt_status dt_combine_run_gemm(dt_combine *combine, const void *a, const void *b, void *stream) {
-  (void)combine, (void)a, (void)b, (void)stream;
+dt_status dt_combine_run_gemm(dt_combine *combine, int reserve, const void *a, const void *b, void *stream) {
+  (void)combine, (void)reserve, (void)a, (void)b, (void)stream;
   return without();
 }
 dt_status dt_combine_check(dt_combine *combine, void *stream) {

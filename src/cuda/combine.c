@@ -53,7 +53,9 @@ static dt_status check_config(const dt_combine_config *c) {
   if (c->consumers < 2 || c->consumers > 64 || c->consumers % 2 != 0)
     return dt_fail(DT_ERR_ARGUMENT, "consumers: %d; an even number from 2 to 64 allowed", c->consumers);
   if (c->segment_bands < 1) return dt_fail(DT_ERR_ARGUMENT, "segment_bands: %d; 1 or more allowed", c->segment_bands);
-  return DT_OK; /* n, k, raster_bands and timeout_s: the GEMM says */
+  if (!(c->timeout_s >= 0 && c->timeout_s < 4000))
+    return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", c->timeout_s);
+  return DT_OK; /* n, k and raster_bands: the GEMM says */
 }
 
 /* The GEMM of a mode, all but the operands. sms: 0 for all. */
@@ -66,7 +68,7 @@ static dt_cuda_gemm describe(const dt_combine *c, int sms) {
   gemm.n = c->config.n;
   gemm.k = c->config.k;
   gemm.sms = sms;
-  gemm.timeout_s = c->config.timeout_s;
+  gemm.timeout_s = 1e-6 * c->params.timeout_us;
   gemm.out = c->staging;
   return gemm;
 }
@@ -130,7 +132,6 @@ static void fill_params(dt_combine *c) {
   p->rank = dt_comm_rank(comm);
   p->ranks = dt_comm_ranks(comm);
   p->experts = c->config.experts_per_rank;
-  p->timeout_us = (uint32_t)(1e6 * (c->config.timeout_s > 0 ? c->config.timeout_s : 10));
   p->band_parts = 2 * (uint32_t)((c->config.n + DT_TILE_N - 1) / DT_TILE_N);
   p->row_bytes = 2 * c->config.n;
   p->state = c->state;
@@ -157,6 +158,7 @@ dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combin
   if (!c) status = dt_fail(DT_ERR_MEMORY, "combine: %zu bytes", sizeof *c);
   if (c) {
     c->config = *config;
+    c->params.timeout_us = (uint32_t)(1e6 * (config->timeout_s > 0 ? config->timeout_s : 10));
     c->device = dt_cuda_fabric_of(config->comm)->device;
     status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
   }
@@ -258,6 +260,10 @@ dt_status dt_combine_set_counts(dt_combine *c, const int32_t *counts) {
   return status;
 }
 
+static int32_t signal_raster(const dt_combine *c) {
+  return c->config.raster_bands ? c->config.raster_bands : 4;
+}
+
 /* Rows of this rank's experts to their places; `direct`: also those of others. */
 static dt_status queue_gemm(dt_combine *c, int sms, int direct, uint32_t *ready, const void *a, const void *b,
                             cudaStream_t stream) {
@@ -278,7 +284,7 @@ static dt_status queue_gemm(dt_combine *c, int sms, int direct, uint32_t *ready,
     gemm.owner_rows[DT_COMBINE_STAGING] = c->config.rows_max;
   }
   gemm.ready = ready;
-  if (ready) gemm.raster_bands = c->config.raster_bands ? c->config.raster_bands : 4;
+  if (ready) gemm.raster_bands = signal_raster(c);
   return dt_cuda_grouped_gemm(&gemm, c->workspace, stream);
 }
 
@@ -305,9 +311,10 @@ dt_status dt_combine_run(dt_combine *c, dt_combine_mode mode, const void *a, con
   return dt_cuda_check(dt_combine_send_launch(&c->params, c->sms / 2 * 2, 0, stream), "put");
 }
 
-dt_status dt_combine_run_gemm(dt_combine *c, const void *a, const void *b, void *stream) {
+dt_status dt_combine_run_gemm(dt_combine *c, int reserve, const void *a, const void *b, void *stream) {
   if (!c->has_counts) return dt_fail(DT_ERR_ARGUMENT, "counts: not set; dt_combine_set_counts comes first");
-  dt_cuda_gemm gemm = describe(c, 0);
+  dt_cuda_gemm gemm = describe(c, reserve ? c->sms - c->config.consumers : 0);
+  if (reserve) gemm.raster_bands = signal_raster(c);
   gemm.a = a;
   gemm.b = b;
   return dt_cuda_grouped_gemm(&gemm, c->workspace, stream);
@@ -318,12 +325,14 @@ dt_status dt_combine_check(dt_combine *c, void *stream) {
   cudaError_t error = cudaMemcpyAsync(&state, c->state, sizeof state, cudaMemcpyDeviceToHost, stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   dt_status status = dt_cuda_check(error, "combine");
-  if (!status) status = dt_cuda_gemm_check(c->workspace, stream);
   if (status) return status;
   const double limit_s = 1e-6 * c->params.timeout_us;
   switch (state.error) {
   case DT_COMBINE_ERROR_NONE:
-    return DT_OK;
+  case DT_COMBINE_ERROR_GEMM:
+    status = dt_cuda_gemm_check(c->workspace, stream);
+    if (status || state.error == DT_COMBINE_ERROR_NONE) return status;
+    return dt_fail(DT_ERR_INTERNAL, "rank %d, combine: the GEMM failed with %u before", c->params.rank, state.seen);
   case DT_COMBINE_ERROR_ENTRY:
   case DT_COMBINE_ERROR_ARRIVAL:
     return dt_fail(DT_ERR_TIMEOUT, "rank %d, combine: %s of rank %d: epoch %u expected, %u seen after %g s",
@@ -335,7 +344,7 @@ dt_status dt_combine_check(dt_combine *c, void *stream) {
   case DT_COMBINE_ERROR_PEER:
     return dt_fail(DT_ERR_PEER, "rank %d, combine: rank %d gave up", c->params.rank, state.index);
   default:
-    return dt_fail(DT_ERR_INTERNAL, "rank %d, combine: the GEMM failed with %u", c->params.rank, state.seen);
+    return dt_fail(DT_ERR_INTERNAL, "rank %d, combine: error %u", c->params.rank, state.error);
   }
 }
 

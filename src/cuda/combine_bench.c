@@ -77,6 +77,19 @@ static int is_baseline(int method) {
          method == DT_METHOD_GROUPED_GRAPH;
 }
 
+static int any_baseline(const dt_combine_bench_config *config) {
+  for (int m = 0; m < DT_METHODS; m++)
+    if (config->methods[m] && is_baseline(m)) return 1;
+  return 0;
+}
+
+static int wanted(const bench *shared, int method) {
+  const dt_combine_bench_config *c = shared->config;
+  if (method == DT_METHOD_CUBLAS) return any_baseline(c);
+  if (method == DT_METHOD_RESERVED) return c->methods[DT_METHOD_SIGNAL];
+  return method == DT_METHOD_GEMM || c->methods[method];
+}
+
 static int64_t offset_a(int32_t rank) {
   return 1000003LL * (rank + 1);
 }
@@ -150,7 +163,7 @@ static dt_status make_peer(bench_rank *r) {
   config.rank = r->rank;
   config.experts_per_rank = shared->config->experts;
   dt_status status = dt_plan_create(&config, shared->counts, &r->plan);
-  if (status) return status;
+  if (status || !shared->peers) return status;
   const dt_peer_problem problem = {.plan = r->plan,
                                    .counts = shared->counts,
                                    .n = shared->config->n,
@@ -214,7 +227,8 @@ static dt_status run_method(bench_rank *r, int method) {
   case DT_METHOD_DIRECT:
     return dt_combine_run(r->combine, DT_COMBINE_DIRECT, r->a, r->b, r->stream);
   case DT_METHOD_GEMM:
-    return dt_combine_run_gemm(r->combine, r->a, r->b, r->stream);
+  case DT_METHOD_RESERVED:
+    return dt_combine_run_gemm(r->combine, method == DT_METHOD_RESERVED, r->a, r->b, r->stream);
   case DT_METHOD_CUBLAS:
     return dt_peer_gemm(r->peer);
   default:
@@ -279,11 +293,12 @@ static dt_status check_method(bench_rank *r, int method) {
   const dt_combine_bench_config *c = r->shared->config;
   const size_t bytes = 2 * (size_t)r->plan->combine_rows * (size_t)c->n;
   void *buffer = is_baseline(method) ? (void *)r->receive : dt_combine_buffer(r->combine);
-  if (method == DT_METHOD_GEMM || method == DT_METHOD_CUBLAS) return run_method(r, method);
+  if (method == DT_METHOD_GEMM || method == DT_METHOD_CUBLAS || method == DT_METHOD_RESERVED)
+    return run_method(r, method);
   dt_status status = DT_OK;
   if (method == DT_METHOD_LOOP_GRAPH) status = capture(r, method, DT_METHOD_LOOP);
   if (method == DT_METHOD_GROUPED_GRAPH) status = capture(r, method, DT_METHOD_GROUPED);
-  if (!status) status = dt_combine_run_gemm(r->combine, r->a + c->k, r->b, r->stream);
+  if (!status) status = dt_combine_run_gemm(r->combine, 0, r->a + c->k, r->b, r->stream);
   cudaError_t error = cudaMemsetAsync(r->packed, 0xff, 2 * (size_t)r->plan->rows * (size_t)c->n, r->stream);
   if (error == cudaSuccess) error = cudaMemsetAsync(buffer, 0xff, bytes, r->stream);
   if (error == cudaSuccess) error = cudaMemsetAsync(r->wrong, 0, sizeof *r->wrong, r->stream);
@@ -304,10 +319,6 @@ static dt_status check_method(bench_rank *r, int method) {
   if (!status) status = dt_comm_barrier(r->comm, "rows"); /* every owner has its rows */
   if (!status) status = sample_error(r, method, &r->error[method]);
   return status ? status : dt_comm_barrier(r->comm, "checked");
-}
-
-static int wanted(const bench *shared, int method) {
-  return shared->config->methods[method] || method == DT_METHOD_GEMM || method == DT_METHOD_CUBLAS;
 }
 
 static dt_status time_method(bench_rank *r, int method, double *seconds) {
@@ -343,9 +354,9 @@ static dt_status read_clock(bench_rank *r, double *hz) {
 
 static dt_status work(bench_rank *r) {
   /* bulk before those that are compared with it; graphs after what they capture */
-  static const int order[DT_METHODS] = {DT_METHOD_GEMM,   DT_METHOD_CUBLAS,     DT_METHOD_BULK,
-                                        DT_METHOD_LOOP,   DT_METHOD_GROUPED,    DT_METHOD_SIGNAL,
-                                        DT_METHOD_DIRECT, DT_METHOD_LOOP_GRAPH, DT_METHOD_GROUPED_GRAPH};
+  static const int order[DT_METHODS] = {
+      DT_METHOD_GEMM,     DT_METHOD_CUBLAS, DT_METHOD_BULK,   DT_METHOD_LOOP,       DT_METHOD_GROUPED,
+      DT_METHOD_RESERVED, DT_METHOD_SIGNAL, DT_METHOD_DIRECT, DT_METHOD_LOOP_GRAPH, DT_METHOD_GROUPED_GRAPH};
   const dt_combine_bench_config *c = r->shared->config;
   dt_status status = make_rank(r);
   for (int i = 0; i < DT_METHODS && !status; i++)
@@ -441,7 +452,7 @@ static dt_status prepare(bench *b) {
       b->ranks[r].words_wrong[m] = -1;
       b->ranks[r].error[m] = NAN;
     }
-  status = dt_peers_open(c->ranks, &b->peers);
+  if (any_baseline(c)) status = dt_peers_open(c->ranks, &b->peers);
   if (status) return status;
   dt_comm_config comm;
   dt_comm_config_init(&comm);
@@ -482,7 +493,7 @@ static dt_status gather(bench *b) {
     }
     t->median_s = dt_median(t->samples_s, (size_t)c->repeat);
   }
-  dt_peers_versions(b->peers, b->result->cublas, b->result->nccl, sizeof b->result->nccl);
+  if (b->peers) dt_peers_versions(b->peers, b->result->cublas, b->result->nccl, sizeof b->result->nccl);
   struct cudaDeviceProp properties;
   if (cudaGetDeviceProperties(&properties, 0) == cudaSuccess)
     memcpy(b->result->device, properties.name, sizeof b->result->device - 1);

@@ -90,6 +90,8 @@ __global__ void dt_combine_enter_kernel(const dt_combine_params p) {
     }
   }
   __syncthreads();
+  /* Not before the ranks have met: a GEMM that waits would keep multiprocessors from what a peer may depend on. */
+  dt_grid_launch();
   const bool failed = dt_combine_failed(p);
   for (int32_t i = thread; i < p.experts; i += (int32_t)blockDim.x) p.active[i] = failed ? 0 : p.counts[i];
 }
@@ -127,6 +129,7 @@ template <bool WaitReady>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(DT_COMBINE_THREADS, 1)
     dt_combine_send_kernel(const dt_combine_params p) {
   __shared__ bool stop, last;
+  if (!WaitReady) dt_grid_wait(); /* for the GEMM before it on the stream */
   if (threadIdx.x == 0) stop = dt_combine_failed(p);
   __syncthreads();
   int32_t known_band = -1, known_bands = 0; /* waited for before */
@@ -157,6 +160,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(DT_COMBINE_THREADS, 
 }
 
 __global__ void dt_combine_leave_kernel(const dt_combine_params p) {
+  dt_grid_wait();
   dt_combine_close(p);
 }
 
@@ -165,24 +169,34 @@ extern "C" cudaError_t dt_combine_enter_launch(const dt_combine_params *params, 
   return cudaGetLastError();
 }
 
+/* Launches `kernel` so that it may come before the kernel ahead of it has ended, for which it waits itself. */
+static cudaError_t dt_launch_early(void (*kernel)(const dt_combine_params), const dt_combine_params *params, int ctas,
+                                   int threads, size_t shared, cudaStream_t stream) {
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3((unsigned)ctas, 1, 1);
+  config.blockDim = dim3((unsigned)threads, 1, 1);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, *params);
+}
+
 extern "C" cudaError_t dt_combine_send_launch(const dt_combine_params *params, int ctas, int wait_ready,
                                               cudaStream_t stream) {
   /* More than half of a multiprocessor's, so that each block has one alone and none shares with the GEMM. */
   enum { SHARED = 120 * 1024 };
-  cudaError_t error;
-  if (wait_ready) {
-    error = cudaFuncSetAttribute(dt_combine_send_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
-    if (error != cudaSuccess) return error;
-    dt_combine_send_kernel<true><<<ctas, DT_COMBINE_THREADS, SHARED, stream>>>(*params);
-  } else {
-    error = cudaFuncSetAttribute(dt_combine_send_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
-    if (error != cudaSuccess) return error;
-    dt_combine_send_kernel<false><<<ctas, DT_COMBINE_THREADS, SHARED, stream>>>(*params);
-  }
+  void (*kernel)(const dt_combine_params) = wait_ready ? dt_combine_send_kernel<true> : dt_combine_send_kernel<false>;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
+  if (error != cudaSuccess) return error;
+  if (!wait_ready) return dt_launch_early(kernel, params, ctas, DT_COMBINE_THREADS, SHARED, stream);
+  kernel<<<ctas, DT_COMBINE_THREADS, SHARED, stream>>>(*params);
   return cudaGetLastError();
 }
 
 extern "C" cudaError_t dt_combine_leave_launch(const dt_combine_params *params, cudaStream_t stream) {
-  dt_combine_leave_kernel<<<1, 32, 0, stream>>>(*params);
-  return cudaGetLastError();
+  return dt_launch_early(dt_combine_leave_kernel, params, 1, 32, 0, stream);
 }

@@ -319,6 +319,7 @@ __global__ void __cluster_dims__(DT_TILE_CLUSTER, 1, 1) __launch_bounds__(DT_THR
   const uint32_t rank = dt_cluster_rank(), warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0),
                  lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
+    dt_grid_launch(); /* whoever follows may be there when the last tile is stored */
     dt_pipeline_init(shared, DT_CONSUMER_WARPS + 1 + (gemm.ready != NULL));
     dt_tensor_prefetch(&gemm.a);
     dt_tensor_prefetch(&gemm.b);

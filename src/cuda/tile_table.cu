@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const d
   int32_t *first_row = dt_first, *first_band = first_row + table.experts + 1;
   int32_t *first_task = first_band + table.experts + 1;
   dt_grid_launch(); /* the GEMM may set up its pipelines meanwhile */
+  dt_grid_wait();   /* what the stream did before: the counts, and readers of the last table */
   if (threadIdx.x < 32) {
     uint32_t error = DT_TILE_OK;
     int32_t any_short;
@@ -112,6 +113,15 @@ extern "C" cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t 
   unsigned blocks = (unsigned)((tasks_max + DT_TABLE_THREADS - 1) / DT_TABLE_THREADS);
   if (blocks == 0) blocks = 1;
   const size_t shared = 3 * sizeof(int32_t) * ((size_t)table->experts + 1);
-  dt_tile_table_kernel<<<blocks, DT_TABLE_THREADS, shared, stream>>>(*table);
-  return cudaGetLastError();
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks, 1, 1);
+  config.blockDim = dim3(DT_TABLE_THREADS, 1, 1);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, dt_tile_table_kernel, *table);
 }

@@ -101,7 +101,7 @@ static dt_status run_modes(rank *r, dt_combine *combine, const uint16_t *a, cons
   const size_t bytes = 2 * (size_t)(r->plan->combine_rows * r->shape->n);
   dt_status status = DT_OK;
   for (int mode = 0; mode < 3 && !status; mode++) {
-    status = dt_combine_run_gemm(combine, a + r->shape->k, b, stream);
+    status = dt_combine_run_gemm(combine, 0, a + r->shape->k, b, stream);
     if (!status) status = cuda(cudaMemsetAsync(dt_combine_buffer(combine), 0xff, bytes, stream));
     if (!status) status = dt_combine_run(combine, (dt_combine_mode)mode, a, b, stream);
     if (!status) status = dt_combine_check(combine, stream);

@@ -15,7 +15,8 @@
 
 static const char *const router_names[] = {"balanced", "moderate", "stress", "crossed", NULL};
 static const char *const method_names[] = {"loop",       "grouped",       "bulk", "signal",      "direct",
-                                           "loop-graph", "grouped-graph", "gemm", "cublas-gemm", NULL};
+                                           "loop-graph", "grouped-graph", "gemm", "cublas-gemm", "gemm-reserved",
+                                           NULL};
 
 /* What the time of a combine cannot be below on this machine. */
 typedef struct limit {
@@ -50,7 +51,9 @@ static void compute_limit(const dt_combine_bench *bench, limit *l) {
     const int64_t rows = bench->sent_rows[r] > bench->received_rows[r] ? bench->sent_rows[r] : bench->received_rows[r];
     if (rows * 2 * bench->config.n > l->bytes) l->bytes = rows * 2 * bench->config.n;
   }
-  l->compute_s = fmin(bench->timings[DT_METHOD_GEMM].median_s, bench->timings[DT_METHOD_CUBLAS].median_s);
+  l->compute_s = bench->timings[DT_METHOD_GEMM].median_s;
+  if (bench->timings[DT_METHOD_CUBLAS].timed)
+    l->compute_s = fmin(l->compute_s, bench->timings[DT_METHOD_CUBLAS].median_s);
   l->link_s = (double)l->bytes / l->rate_bytes_per_s;
   l->total_s = isnan(l->link_s) ? NAN : fmax(l->compute_s, l->link_s) + l->constants_s;
 }
