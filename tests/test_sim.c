@@ -446,7 +446,7 @@ static void defaults_of_the_plan(void **state) {
     plan->segment_bands = plan->raster_bands = plan->lead = plan->group_tasks = 0;
     double zeros = total(&w);
     plan->segment_bands = plan->lead = 1;
-    plan->raster_bands = 8;
+    plan->raster_bands = DT_BAND_PANELS;
     plan->group_tasks = s == DT_SCHEDULE_WAVE ? 12 : 4;
     assert_true(zeros == total(&w));
   }

@@ -20,6 +20,12 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
+/* The share of a link's capacity that dispatch keeps to where stores are direct: a small piece at a time, when the
+ * backlog is as small, so that the stores find room (docs/cpu.md has the measurement). */
+#define DT_DISPATCH_LINK_SHARE 0.25
+/* Widened bands that a worker of the CPU executor keeps, at most. */
+#define DT_BAND_PANELS 4
+
 /* What things cost. Times of a task are base + rows*row; a panel is paid when a worker's task needs another
  * (expert, column) of weights than its previous one of the same phase, or (with cache_panels > 0) than the last
  * cache_panels distinct (phase, expert, column) used by the whole rank: this prices the cache reuse that mixing loses.
@@ -41,11 +47,12 @@ typedef struct dt_sim_costs {
   double link_latency_s;
   double receiver_bytes_per_s;   /* of a receiver's port, many senders to one; 0: infinite */
   double cores;                  /* processor cores shared by all ranks' threads; 0: one each */
-  double dispatch_backlog_bytes; /* limit that dispatch keeps to where stores are direct; 0: none */
+  double dispatch_backlog_bytes; /* dispatch beside direct stores: its backlog and its pieces, DT_DISPATCH_LINK_SHARE*Q;
+                                    0: no limit */
   int32_t cache_panels;
   int32_t band_panels; /* widened bands a worker holds, the oldest leaves first; 0: each is widened once */
 } dt_sim_costs;
-/* Everything free and infinite, band_panels as the CPU executor has them (8). */
+/* Everything free and infinite, band_panels as the CPU executor has them . */
 void dt_sim_costs_init(dt_sim_costs *costs);
 
 /* The costs as constants of a platform file, named sim_ and the field, its unit last (sim_l1_s_per_row,

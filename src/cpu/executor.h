@@ -24,6 +24,7 @@
 #include <stdint.h>
 
 #include <draintile/moe.h>
+#include <draintile/simulate.h>
 
 #include "comm/clock.h"
 #include "comm/fabric.h"
@@ -60,7 +61,7 @@ typedef struct dt_counts_header {
 
 enum {
   DT_BLOCK_TOKENS = 64, /* of a reduction or shared-expert task, at most */
-  DT_A_PANELS = 4       /* widened bands a worker keeps, at most */
+  DT_A_PANELS = DT_BAND_PANELS
 };
 
 /* The float32 rows of one band, kept between the columns of a unit. */

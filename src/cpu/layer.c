@@ -197,7 +197,7 @@ static void pace_dispatch(dt_moe *moe) {
   moe->dispatch_backlog_bytes = 0;
   moe->dispatch_piece_rows = moe->config.tile_m;
   if (!dt_schedule_stores_direct(moe->config.schedule) || moe->comm->config.link_bytes_per_s <= 0) return;
-  moe->dispatch_backlog_bytes = moe->comm->config.link_capacity_bytes / 4;
+  moe->dispatch_backlog_bytes = moe->comm->config.link_capacity_bytes * DT_DISPATCH_LINK_SHARE;
   int64_t rows = (int64_t)(moe->dispatch_backlog_bytes / (double)moe->row_bytes);
   moe->dispatch_piece_rows = rows < 1 ? 1 : rows < moe->config.tile_m ? rows : moe->config.tile_m;
 }

@@ -57,7 +57,7 @@ static int32_t *count_of(dt_sim_costs *costs, size_t i) {
 
 void dt_sim_costs_init(dt_sim_costs *costs) {
   memset(costs, 0, sizeof *costs);
-  costs->band_panels = 8;
+  costs->band_panels = DT_BAND_PANELS;
 }
 
 dt_status sim_costs_check(const dt_sim_costs *costs) {

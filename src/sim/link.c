@@ -2,13 +2,19 @@
 
 #include <math.h>
 
-/* Dispatch keeps the backlog low, so that direct stores, which must not stall, find room. 0: parked until it may be. */
+/* Dispatch keeps the backlog low, so that direct stores, which must not stall, find room. */
+int sim_paces_dispatch(const sim_world *world, const sim_thread *thread) {
+  const dt_sim_costs *costs = &world->costs;
+  if (thread->item.kind != DT_SPAN_DISPATCH || thread->item.peer == thread->rank) return 0;
+  if (costs->link_bytes_per_s <= 0.0 || costs->dispatch_backlog_bytes <= 0.0) return 0;
+  return sim_is_direct(world->rank[thread->rank].plan->config.schedule);
+}
+
+/* 0: parked until it may be. */
 int sim_put_may_start(sim_world *world, sim_thread *thread) {
   const dt_sim_costs *costs = &world->costs;
   const sim_rank *rank = &world->rank[thread->rank];
-  if (thread->item.kind != DT_SPAN_DISPATCH || thread->put.peer == thread->rank) return 1;
-  if (costs->link_bytes_per_s <= 0.0 || costs->dispatch_backlog_bytes <= 0.0) return 1;
-  if (!sim_is_direct(rank->plan->config.schedule)) return 1;
+  if (!sim_paces_dispatch(world, thread)) return 1;
   double at = rank->drain_free - costs->dispatch_backlog_bytes / costs->link_bytes_per_s;
   if (at <= world->now) return 1;
   sim_wake_at(world, thread, at + costs->wake_s);

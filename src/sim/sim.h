@@ -124,6 +124,7 @@ int sim_counter_wait(sim_world *world, sim_thread *thread, sim_counter *counter)
 void sim_counter_add(sim_world *world, sim_counter *counter, int64_t value, double visible);
 
 /* link.c */
+int sim_paces_dispatch(const sim_world *world, const sim_thread *thread);
 int sim_put_may_start(sim_world *world, sim_thread *thread);
 void sim_put_start(sim_world *world, sim_thread *thread);
 void sim_put_finish(sim_world *world, sim_thread *thread);

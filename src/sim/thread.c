@@ -1,5 +1,13 @@
 #include "sim.h"
 
+/* Beside direct stores, dispatch puts no more at a time than the backlog that it keeps to. */
+static int32_t dispatch_piece_rows(const sim_world *world, const sim_thread *thread) {
+  const sim_item *item = &thread->item;
+  if (!sim_paces_dispatch(world, thread)) return item->rows > 0 ? item->rows : 1;
+  double rows = world->costs.dispatch_backlog_bytes / (double)world->config.row_in_bytes;
+  return rows < 1.0 ? 1 : rows < item->rows ? (int32_t)rows : item->rows;
+}
+
 /* A worker's put into one owner's rows of its band, or an item's only put. 0: there is none left. */
 static int choose_put(sim_world *world, sim_thread *thread) {
   const sim_rank *rank = &world->rank[thread->rank];
@@ -8,9 +16,14 @@ static int choose_put(sim_world *world, sim_thread *thread) {
   sim_put *put = &thread->put;
   *put = (sim_put){.peer = item->peer, .rows = item->rows};
   switch (item->kind) {
-  case DT_SPAN_DISPATCH:
-    put->bytes = (double)world->config.row_in_bytes * item->rows;
-    return thread->next_put++ == 0;
+  case DT_SPAN_DISPATCH: {
+    int32_t piece = dispatch_piece_rows(world, thread), first = thread->next_put * piece;
+    if (first >= item->rows && thread->next_put > 0) return 0;
+    put->rows = item->rows - first < piece ? item->rows - first : piece;
+    put->bytes = (double)world->config.row_in_bytes * put->rows;
+    thread->next_put++;
+    return 1;
+  }
   case DT_SPAN_SEGMENT:
     put->bytes = (double)world->config.row_out_bytes * item->rows;
     return thread->next_put++ == 0;

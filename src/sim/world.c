@@ -35,7 +35,7 @@ static dt_plan_config rank_config(const dt_sim_config *config, int32_t rank) {
   if (plan.shared_blocks > 0) plan.shared_blocks = blocks;
   /* The CPU executor's defaults. */
   if (plan.segment_bands <= 0) plan.segment_bands = 1;
-  if (plan.raster_bands <= 0) plan.raster_bands = 8;
+  if (plan.raster_bands <= 0) plan.raster_bands = DT_BAND_PANELS;
   if (plan.lead <= 0) plan.lead = 1;
   if (plan.group_tasks <= 0) plan.group_tasks = (plan.schedule == DT_SCHEDULE_WAVE ? 6 : 2) * config->workers;
   return plan;

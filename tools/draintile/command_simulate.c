@@ -207,7 +207,7 @@ static int simulate_one(simulate_job *job, dt_schedule schedule) {
       args_set(job->args, "order") ? (dt_order)args_choice(job->args, "order") : dt_schedule_default_order(schedule);
   /* As the executors: dispatch leaves half of the buffer to direct stores, which would stall a worker. */
   int direct = schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL;
-  costs.dispatch_backlog_bytes = direct ? costs.link_capacity_bytes / 2 : 0;
+  costs.dispatch_backlog_bytes = direct ? costs.link_capacity_bytes * DT_DISPATCH_LINK_SHARE : 0;
   run->schedule = schedule;
   run->rank_total_s = calloc((size_t)job->counts.ranks, sizeof(double));
   if (!run->rank_total_s) return log_out_of_memory();
@@ -226,7 +226,7 @@ static int simulate_all(simulate_job *job) {
     dt_schedule schedule = (dt_schedule)list->list[i];
     if (list->list[i] == SCHEDULE_AUTO) {
       dt_sim_costs costs = job->costs;
-      costs.dispatch_backlog_bytes = costs.link_capacity_bytes / 2;
+      costs.dispatch_backlog_bytes = costs.link_capacity_bytes * DT_DISPATCH_LINK_SHARE;
       dt_status status = dt_schedule_auto(&job->config, &costs, job->counts.values, &schedule, NULL);
       if (status) return log_status(status, "--schedule auto");
       log_note("auto: %s", schedule_names[schedule]);

@@ -16,11 +16,11 @@ static void start_costs(moe_job *job) {
   job->costs.cores = dt_build_processors();
 }
 
-/* Dispatch leaves half of the link's buffer to the direct stores that would stall a worker. */
+/* Dispatch leaves most of the link's buffer to the direct stores that would stall a worker. */
 static void price_for(const moe_job *job, dt_schedule schedule, dt_sim_costs *costs) {
   *costs = job->costs;
   int direct = schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL;
-  costs->dispatch_backlog_bytes = direct ? job->comm.link_capacity_bytes / 2 : 0;
+  costs->dispatch_backlog_bytes = direct ? job->comm.link_capacity_bytes * DT_DISPATCH_LINK_SHARE : 0;
 }
 
 static dt_status make_plans(const moe_job *job, dt_plan **plans) {
@@ -117,7 +117,7 @@ int moe_choose(moe_job *job, int32_t *schedule) {
   sim_config(job, 0, tokens, &config);
   config.plan.lead = job->config.lead; /* 0: each schedule's own */
   config.plan.group_tasks = job->config.group_tasks;
-  job->costs.dispatch_backlog_bytes = job->comm.link_capacity_bytes / 2;
+  job->costs.dispatch_backlog_bytes = job->comm.link_capacity_bytes * DT_DISPATCH_LINK_SHARE;
   dt_status status = dt_schedule_auto(&config, &job->costs, job->shared.counts, &chosen, predicted_s);
   free(tokens);
   if (status) return log_status(status, "--schedule auto");
