@@ -75,7 +75,6 @@ static void test_blocks_of_keys(void **state) {
   }
 }
 
-/* Case 16. */
 static void test_uneven_heads(void **state) {
   (void)state;
   static const struct {
@@ -89,7 +88,7 @@ static void test_uneven_heads(void **state) {
     }
 }
 
-/* Case 17: every one of the tokens comes back, none twice, with its own values. */
+/* Every one of the tokens comes back, none twice, with its own values. */
 static void test_uneven_lengths(void **state) {
   (void)state;
   static const int64_t lengths[] = {56700, 57826};
@@ -102,7 +101,6 @@ static void test_uneven_lengths(void **state) {
   check_problem(0, &few, NULL);
 }
 
-/* Case 18. */
 static void test_text_and_image(void **state) {
   (void)state;
   for (int text = 0; text < 2; text++)
@@ -129,7 +127,6 @@ static void test_text_and_image(void **state) {
   }
 }
 
-/* Case 19. */
 static void test_tiles(void **state) {
   (void)state;
   static const struct {
@@ -143,7 +140,7 @@ static void test_tiles(void **state) {
   }
 }
 
-/* Case 20: a row that sees no key is zero, to the bit. */
+/* A row that sees no key is zero, to the bit. */
 static void test_fully_masked(void **state) {
   (void)state;
   problem p = make_problem(2, 50, 20, 4, 4, 16, DT_DTYPE_F32, 220);
@@ -167,7 +164,7 @@ static void test_fully_masked(void **state) {
   assert_true(top == 5 && sum > 0 && row[3] == 1 && row[20] < 1e-37f);
 }
 
-/* Case 21: logits of hundreds stay within the tolerance, and of ten thousands finite. */
+/* Logits of hundreds stay within the tolerance, and of ten thousands finite. */
 static void test_large_logits(void **state) {
   (void)state;
   for (int type = DT_DTYPE_BF16; type <= (int)DT_DTYPE_F16; type++) {

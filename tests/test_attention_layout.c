@@ -33,8 +33,8 @@ static void expect_heads(const dt_ulysses *u, const int32_t *counts, int32_t kv_
   assert_int_equal(kv, kv_total);
 }
 
-/* Case 16, and a shape where larger shares first would tear two groups. */
-static void test_heads_of_cases(void **state) {
+/* 30 heads on 4 ranks and the like, and a shape where larger shares first would tear two groups. */
+static void test_uneven_heads(void **state) {
   (void)state;
   dt_ulysses u = make(4, 30, 30, 1, 1);
   expect_heads(&u, (int32_t[]){8, 8, 7, 7}, 30);
@@ -88,8 +88,7 @@ static void test_heads_are_best(void **state) {
       }
 }
 
-/* Cases 17 and 18. */
-static void test_rows_of_cases(void **state) {
+static void test_uneven_rows(void **state) {
   (void)state;
   dt_ulysses u = make(8, 8, 8, 56700, 56700);
   for (int32_t r = 0; r < 8; r++) assert_int_equal(dt_ulysses_owned_rows(&u, u.tokens, r), r < 4 ? 7088 : 7087);
@@ -278,8 +277,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_heads_of_cases), cmocka_unit_test(test_heads_are_best),
-      cmocka_unit_test(test_rows_of_cases),  cmocka_unit_test(test_random_shapes),
+      cmocka_unit_test(test_uneven_heads), cmocka_unit_test(test_heads_are_best),
+      cmocka_unit_test(test_uneven_rows),  cmocka_unit_test(test_random_shapes),
       cmocka_unit_test(test_causal),         cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

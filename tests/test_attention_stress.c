@@ -88,7 +88,7 @@ static void test_random_attention(void **state) {
   }
 }
 
-/* Flags of one forward must never count for the next, however far a rank lags (case 12). */
+/* Flags of one forward must never count for the next, however far a rank lags. */
 static void test_many_forwards(void **state) {
   (void)state;
   for (int shm = 0; shm < 2; shm++)

@@ -200,7 +200,7 @@ static void test_large_counters(void **state) {
   for (int shm = 0; shm < 2; shm++) assert_int_equal(run_ranks(shm, 2, NULL, large_counter_body, NULL), 0);
 }
 
-/* cases.md 13: all ranks add to one counter at once; no add may be lost. */
+/* All ranks add to one counter at once; no add may be lost. */
 enum { ADDS = 20000 };
 static int writers_body(dt_comm *comm, void *argument) {
   (void)argument;
@@ -225,7 +225,7 @@ static void test_two_writers(void **state) {
   assert_int_equal(run_ranks(1, 4, NULL, writers_body, NULL), 0);
 }
 
-/* cases.md 15: a transfer in chunks, sent by two threads of the sender, several in flight. With one cumulative counter
+/* A transfer in chunks, sent by two threads of the sender, several in flight. With one cumulative counter
  * the receiver would take chunk 0 as there when the counter says "one chunk", though it may be chunk 1 that arrived.
  * The fabric's answer: a counter costs 64 bytes of a window, so each chunk has its own, and a signal's release covers
  * only what its own thread put before it. Where one counter is used for all, only its full count means anything. */
@@ -352,7 +352,7 @@ static void test_gather_and_barrier(void **state) {
   }
 }
 
-/* cases.md 14: one error on every rank, naming the first field that differs, its values and their ranks. */
+/* One error on every rank, naming the first field that differs, its values and their ranks. */
 static int agree_body(dt_comm *comm, void *argument) {
   (void)argument;
   int32_t me = dt_comm_rank(comm);

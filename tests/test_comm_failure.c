@@ -165,7 +165,7 @@ static void test_paused_together(void **state) {
   munmap(m, sizeof *m);
 }
 
-/* cases.md 2, scaled: a rank later than the layer's time-out is fine at an entry wait, with a long entry time-out or
+/* Scaled down: a rank later than the layer's time-out is fine at an entry wait, with a long entry time-out or
  * with none. */
 static int late_body(dt_comm *comm, void *argument) {
   (void)argument;

@@ -1,4 +1,4 @@
-/* Results as JSON: no NaN, no integer that a double would round, and whole files or none (cases.md 22). */
+/* Results as JSON: no NaN, no integer that a double would round, and whole files or none. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

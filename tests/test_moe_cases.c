@@ -64,7 +64,7 @@ static layer_shape shape_of(int32_t ranks, int32_t experts_per_rank, int32_t top
   return shape;
 }
 
-/* Case 4: the same input through buffers that just fit and through very large ones. */
+/* The same input through buffers that just fit and through very large ones. */
 static int run_capacity(dt_comm *comm, void *argument) {
   layer *l = argument;
   int32_t rank = dt_comm_rank(comm);
@@ -137,7 +137,7 @@ static void test_too_many_tokens(void **state) {
   layer_destroy(&l);
 }
 
-/* Case 5: empty experts between full ones. */
+/* Empty experts between full ones. */
 static void test_empty_experts(void **state) {
   (void)state;
   static const int rows[] = {162, 0, 2577, 446, 0, 83};
@@ -164,7 +164,7 @@ static void test_empty_experts(void **state) {
   layer_destroy(&l);
 }
 
-/* Case 6: a rank without tokens; everything to one rank; one expert gets everything. */
+/* A rank without tokens; everything to one rank; one expert gets everything. */
 static void test_one_sided(void **state) {
   (void)state;
   for (int route = ROUTE_RANDOM; route <= ROUTE_ONE_EXPERT; route++) {
@@ -178,7 +178,6 @@ static void test_one_sided(void **state) {
   }
 }
 
-/* Case 8. */
 static void test_exact_sizes(void **state) {
   (void)state;
   layer_shape shape = shape_of(2, 4, 2, 128);
@@ -196,7 +195,7 @@ static void test_exact_sizes(void **state) {
   assert_int_equal(run_one(&shape, &config, 0), 0);
 }
 
-/* Case 9: 512 experts; 33 local experts with the batch size changing each call. */
+/* 512 experts; 33 local experts with the batch size changing each call. */
 static void test_many_experts(void **state) {
   (void)state;
   layer_shape shape = shape_of(4, 128, 8, 70);
@@ -222,7 +221,7 @@ static void test_many_experts(void **state) {
   layer_destroy(&layers[0]);
 }
 
-/* Case 11: what lies in rows that nobody sent must not reach a result, padded rows included. */
+/* What lies in rows that nobody sent must not reach a result, padded rows included. */
 static void test_unused_rows(void **state) {
   (void)state;
   for (int layout = 0; layout < 2; layout++) {
@@ -238,7 +237,7 @@ static void test_unused_rows(void **state) {
   }
 }
 
-/* Case 13: every counter has its sector, in both banks; the places of a kind do not reach into the next. */
+/* Every counter has its sector, in both banks; the places of a kind do not reach into the next. */
 static int run_counters(dt_comm *comm, void *argument) {
   layer *l = argument;
   int32_t rank = dt_comm_rank(comm);
@@ -271,7 +270,6 @@ static void test_counter_sectors(void **state) {
   layer_destroy(&l);
 }
 
-/* Case 14. */
 typedef struct disagreement {
   layer *layer;
   const char *field;
@@ -374,7 +372,7 @@ static void test_disagreement(void **state) {
   layer_destroy(&l);
 }
 
-/* Case 15: several consumers, small segments in flight in any order. */
+/* Several consumers, small segments in flight in any order. */
 static void test_many_segments(void **state) {
   (void)state;
   layer_shape shape = shape_of(2, 2, 2, 100);
@@ -445,7 +443,7 @@ static int by_begin(const void *a, const void *b) {
   return x->end_ns > y->end_ns ? -1 : x->end_ns < y->end_ns;
 }
 
-/* Case 23: one span a task, and the spans of a track nest. */
+/* One span a task, and the spans of a track nest. */
 static int check_spans(const dt_moe *moe, const dt_moe_stats *stats, int32_t threads) {
   const dt_span *recorded;
   size_t count;

@@ -136,7 +136,7 @@ static void test_random_layers(void **state) {
   }
 }
 
-/* Case 12: a signal of one layer must never count for the next, however far a rank lags. */
+/* A signal of one layer must never count for the next, however far a rank lags. */
 static void test_many_layers(void **state) {
   (void)state;
   for (int s = DT_SCHEDULE_SIGNAL; s <= DT_SCHEDULE_ALTERNATE; s++) {

@@ -39,7 +39,7 @@ static void assert_bands(const dt_plan *plan, const int32_t (*expected)[3], int3
   }
 }
 
-/* Case 5: empty groups have no band, no group, no task. */
+/* Empty groups have no band, no group, no task. */
 static void empty_experts(void **state) {
   (void)state;
   static const int32_t counts[] = {162, 0, 2577, 446, 0, 83};
@@ -74,7 +74,7 @@ static void empty_experts(void **state) {
   runs_everywhere(config_of(2, 3, 128), (const int32_t[]){162, 0, 2577, 446, 0, 83, 0, 0, 1, 0, 512, 0});
 }
 
-/* Case 6: nothing anywhere. */
+/* Nothing anywhere. */
 static void no_tokens_at_all(void **state) {
   (void)state;
   static const int32_t counts[4 * 8] = {0};
@@ -87,7 +87,7 @@ static void no_tokens_at_all(void **state) {
   runs_everywhere(config, counts);
 }
 
-/* Case 6: rank 1 has no tokens, and everything goes to rank 2's experts. */
+/* Rank 1 has no tokens, and everything goes to rank 2's experts. */
 static void everything_to_one_rank(void **state) {
   (void)state;
   int32_t counts[4][8] = {{0}};
@@ -118,7 +118,7 @@ static void everything_to_one_rank(void **state) {
   runs_everywhere(config, counts[0]);
 }
 
-/* Case 6: one expert gets every slot of every rank. */
+/* One expert gets every slot of every rank. */
 static void one_expert_gets_everything(void **state) {
   (void)state;
   int32_t counts[8][32] = {{0}};
@@ -134,7 +134,7 @@ static void one_expert_gets_everything(void **state) {
   runs_everywhere(config, counts[0]);
 }
 
-/* Case 8: exactly one tile of rows; 40 rows; 5 tokens over 256 experts. */
+/* Exactly one tile of rows; 40 rows; 5 tokens over 256 experts. */
 static void few_rows(void **state) {
   (void)state;
   static const int32_t full[][3] = {{0, 0, 128}}, forty[][3] = {{0, 0, 40}};
@@ -172,7 +172,7 @@ static void few_rows(void **state) {
   routing_free(&r);
 }
 
-/* Case 9: 512 experts; 33 experts a rank with another batch each time. Properties of such plans are tested over random
+/* 512 experts; 33 experts a rank with another batch each time. Properties of such plans are tested over random
  * routings elsewhere; here the sizes. */
 static void many_experts(void **state) {
   (void)state;
@@ -197,7 +197,7 @@ static void many_experts(void **state) {
   }
 }
 
-/* Case 19: 1024 rows in tiles of 192; lengths that are no multiple of 64. */
+/* 1024 rows in tiles of 192; lengths that are no multiple of 64. */
 static void tiles_that_do_not_divide(void **state) {
   (void)state;
   static const int32_t bands[][3] = {{0, 0, 192},  {0, 192, 192}, {0, 384, 192},  {0, 576, 192}, {0, 768, 192},
@@ -211,7 +211,7 @@ static void tiles_that_do_not_divide(void **state) {
   runs_everywhere(config, counts);
 }
 
-/* Case 4, as far as rows go: 200,000 tokens, top-8, all ranks to one rank's experts. */
+/* As far as rows go: 200,000 tokens, top-8, all ranks to one rank's experts. */
 static void two_hundred_thousand_tokens(void **state) {
   (void)state;
   int32_t counts[8][16] = {{0}};

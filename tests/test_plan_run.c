@@ -31,7 +31,7 @@ static void wide_layers_end(void **state) {
   }
 }
 
-/* Case 7 of the inputs that broke other systems: no number of workers is special. */
+/* What broke other systems: no number of workers is special. */
 static void any_number_of_workers(void **state) {
   (void)state;
   static const int32_t workers[] = {1, 2, 78, 132, 148, 1000};

@@ -44,7 +44,7 @@ static void bad_input(void **state) {
         8, 4);
 }
 
-/* Case 4 of the inputs that broke other systems: 200,000 tokens, top-8. */
+/* An input that broke other systems: 200,000 tokens, top-8. */
 static void many_tokens(void **state) {
   (void)state;
   dt_random random = {8};

@@ -1,5 +1,5 @@
-/* Traces: slices nest, times are exact microseconds, interrupted writes leave nothing. Case 23 of other systems'
- * failures: overlapping slices on one track, times in ns. */
+/* Traces: slices nest, times are exact microseconds, interrupted writes leave nothing. What other systems got
+ * wrong: overlapping slices on one track, times in ns. */
 #include <draintile/trace.h>
 
 #include <jansson.h>

@@ -65,11 +65,13 @@ typedef struct dt_attention_config {
 } dt_attention_config;
 void dt_attention_config_init(dt_attention_config *config);
 
-/* Collective. DT_ERR_ARGUMENT, DT_ERR_MISMATCH (every rank, naming the field), DT_ERR_MEMORY. */
+/* Collective. comm is borrowed until dt_attention_destroy. DT_ERR_ARGUMENT, DT_ERR_MISMATCH (every rank, naming the
+ * field), DT_ERR_MEMORY, DT_ERR_SYSTEM (no thread), and what the fabric returns. Sets *attention only on success. */
 dt_status dt_attention_create(dt_comm *comm, const dt_attention_config *config, dt_attention **attention);
-void dt_attention_destroy(dt_attention *attention); /* NULL allowed */
+void dt_attention_destroy(dt_attention *attention); /* collective, unless a forward failed; NULL allowed */
 
-/* Collective: for the following forwards. Only schedule, overlap_in and the testing fields of config are read. */
+/* Collective: for the following forwards. Only schedule, overlap_in and the testing fields of config are read.
+ * DT_ERR_ARGUMENT, DT_ERR_MISMATCH: the old schedule stays. */
 dt_status dt_attention_set_schedule(dt_attention *attention, const dt_attention_config *config);
 
 /* Consecutive rows of the whole sequence that one rank holds; text and image are one run each. */
@@ -78,13 +80,13 @@ typedef struct dt_attention_rows {
   int64_t local;       /* place of the first one among the rank's own rows */
 } dt_attention_rows;
 /* The rows of q (S) or of k and v (S_kv) that `rank` passes in, and the rows of the output that it gets: two runs,
- * text and image, either of which may be empty. config as for dt_attention_create. */
+ * text and image, either of which may be empty. config as for dt_attention_create. DT_ERR_ARGUMENT. */
 dt_status dt_attention_rows_in(const dt_attention_config *config, int32_t ranks, int32_t rank, int kv,
                                dt_attention_rows runs[2]);
 dt_status dt_attention_rows_out(const dt_attention_config *config, int32_t ranks, int32_t rank,
                                 dt_attention_rows runs[2]);
 /* The query heads that `rank` computes, and the key and value heads that these need. A key head that two ranks need is
- * sent to both. */
+ * sent to both. DT_ERR_ARGUMENT. */
 dt_status dt_attention_heads(const dt_attention_config *config, int32_t ranks, int32_t rank, int32_t *first,
                              int32_t *count, int32_t *kv_first, int32_t *kv_count);
 
@@ -101,7 +103,8 @@ typedef struct dt_attention_stats {
   uint64_t bytes_sent; /* off this rank */
 } dt_attention_stats;
 
-/* An error is sticky across ranks: after it later forwards return it too. */
+/* Collective; stats may be NULL. DT_ERR_ARGUMENT (this rank's input), DT_ERR_TIMEOUT, DT_ERR_PEER, DT_ERR_MEMORY. An
+ * error is sticky across ranks: later forwards return it too. */
 dt_status dt_attention_forward(dt_attention *attention, const dt_attention_input *input, dt_attention_stats *stats);
 /* [rows][H][D] of dtype, the runs of dt_attention_rows_out one after the other. */
 const void *dt_attention_output(const dt_attention *attention);

@@ -1,5 +1,4 @@
-/* What this build of the library is made of, and what this machine allows it.
- */
+/* What this build of the library is made of, and what this machine allows it. */
 #ifndef DRAINTILE_BUILD_H
 #define DRAINTILE_BUILD_H
 
@@ -13,8 +12,7 @@ extern "C" {
 typedef struct dt_build {
   const char *compiler;  /* "gcc 12.2.0" */
   const char *blas;      /* "OpenBLAS 0.3.21 ..." */
-  const char *blas_core; /* the kernels that OpenBLAS chose for this processor,
-                            e.g. "SkylakeX" */
+  const char *blas_core; /* the kernels that OpenBLAS chose for this processor: "SkylakeX" */
   int cuda;              /* 1: the CUDA parts are built */
 } dt_build;
 

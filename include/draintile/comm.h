@@ -37,11 +37,13 @@ typedef struct dt_comm_config {
 void dt_comm_config_init(dt_comm_config *config);
 
 /* Fabric `local`: ranks are threads of this process. Fills endpoints[ranks]; each is used by its rank's threads and
- * destroyed with dt_comm_destroy. */
+ * destroyed with dt_comm_destroy. DT_ERR_ARGUMENT, DT_ERR_MEMORY. */
 dt_status dt_comm_create_local(int32_t ranks, const dt_comm_config *config, dt_comm **endpoints);
 
 /* Fabric `shm`: ranks are processes of one machine. Collective over `allgather`. Memory is memfd, passed between the
- * ranks as file descriptors: nothing outlives the processes. */
+ * ranks as file descriptors: nothing outlives the processes. `allgather` is not called afterwards. DT_ERR_ARGUMENT,
+ * DT_ERR_MISMATCH (another configuration or version at a rank), DT_ERR_SYSTEM, DT_ERR_MEMORY, DT_ERR_PEER,
+ * DT_ERR_TIMEOUT. */
 dt_status dt_comm_create_shm(int32_t rank, int32_t ranks, dt_allgather_fn allgather, void *context,
                              const dt_comm_config *config, dt_comm **endpoint);
 
@@ -52,7 +54,7 @@ dt_status dt_comm_create_shm(int32_t rank, int32_t ranks, dt_allgather_fn allgat
  * polled from the host, kernels wait for themselves. DT_ERR_NO_DEVICE; DT_ERR_UNSUPPORTED (built without CUDA, no peer
  * access). */
 dt_status dt_comm_create_cuda(dt_comm *control, int32_t device, dt_comm **endpoint);
-void dt_comm_destroy(dt_comm *comm);
+void dt_comm_destroy(dt_comm *comm); /* frees its windows; NULL allowed */
 
 int32_t dt_comm_rank(const dt_comm *comm);
 int32_t dt_comm_ranks(const dt_comm *comm);

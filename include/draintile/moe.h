@@ -45,12 +45,14 @@ typedef struct dt_moe_config {
 } dt_moe_config;
 void dt_moe_config_init(dt_moe_config *config);
 
-/* Collective. weights are borrowed. DT_ERR_ARGUMENT, DT_ERR_MISMATCH (every rank, naming the field), DT_ERR_MEMORY. */
+/* Collective. comm and weights are borrowed until dt_moe_destroy. DT_ERR_ARGUMENT, DT_ERR_MISMATCH (every rank, naming
+ * the field), DT_ERR_MEMORY, DT_ERR_SYSTEM (no thread), and what the fabric returns. Sets *moe only on success. */
 dt_status dt_moe_create(dt_comm *comm, const dt_moe_config *config, const dt_moe_weights *weights, dt_moe **moe);
-void dt_moe_destroy(dt_moe *moe);
+void dt_moe_destroy(dt_moe *moe); /* collective, unless the layer failed; NULL allowed */
 
 /* Collective: another schedule (and its order and parameters) for the following forwards, same buffers. Only the
- * schedule, order, segment_bands, raster_bands, lead, wave_experts, group_tasks and delay fields of config are read. */
+ * schedule, order, segment_bands, raster_bands, lead, wave_experts, group_tasks and testing fields of config are read.
+ * DT_ERR_ARGUMENT, DT_ERR_MISMATCH: the old schedule stays. */
 dt_status dt_moe_set_schedule(dt_moe *moe, const dt_moe_config *config);
 
 typedef struct dt_moe_input {
@@ -69,13 +71,14 @@ typedef struct dt_moe_stats {
   uint64_t bytes_sent;                                       /* off this rank */
 } dt_moe_stats;
 
-/* output [tokens][H], dtype, written only here. An error is sticky across ranks: after DT_ERR_TIMEOUT, DT_ERR_PEER or
- * DT_ERR_CAPACITY later forwards return it too. */
+/* Collective. output [tokens][H], dtype, written only here; stats may be NULL. DT_ERR_ARGUMENT or DT_ERR_INPUT (this
+ * rank's input), DT_ERR_CAPACITY (more rows than max_tokens or max_rows, on every rank), DT_ERR_TIMEOUT, DT_ERR_PEER,
+ * DT_ERR_MEMORY. An error is sticky across ranks: later forwards return it too. */
 dt_status dt_moe_forward(dt_moe *moe, const dt_moe_input *input, void *output, dt_moe_stats *stats);
 
 /* The spans of the last forward on this rank, always recorded. Valid until the next forward. */
 void dt_moe_spans(const dt_moe *moe, const dt_span **spans, size_t *count);
-/* The plan of the last forward. Valid until the next forward. */
+/* The plan of the last forward; NULL before the first. Valid until the next forward. */
 const dt_plan *dt_moe_plan(const dt_moe *moe);
 /* counts[ranks][ranks*E] of the last forward. */
 const int32_t *dt_moe_counts(const dt_moe *moe);

@@ -23,9 +23,9 @@ typedef enum dt_dtype {
   DT_DTYPE_U8 = 7,
   DT_DTYPE_F64 = 8
 } dt_dtype;
-const char *dt_dtype_name(dt_dtype dtype); /* "f32", "bf16", ... */
-dt_status dt_dtype_parse(const char *text, dt_dtype *out);
-size_t dt_dtype_bytes(dt_dtype dtype); /* of one element; 0 for MXFP4 */
+const char *dt_dtype_name(dt_dtype dtype);                 /* "f32", "bf16", ... */
+dt_status dt_dtype_parse(const char *text, dt_dtype *out); /* DT_ERR_ARGUMENT: none of these names */
+size_t dt_dtype_bytes(dt_dtype dtype);                     /* of one element; 0 for MXFP4 */
 
 /* A weight matrix [rows = output features][cols = input features] where it lies in a mapped file; nothing is copied.
  * Element (i, j) is at data + (i*row_stride + j*col_stride) elements. scales:

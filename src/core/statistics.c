@@ -26,9 +26,3 @@ double dt_quantile(const double *samples, size_t count, double p) {
 double dt_median(const double *samples, size_t count) {
   return dt_quantile(samples, count, 0.5);
 }
-
-double dt_mean(const double *samples, size_t count) {
-  double sum = 0.0;
-  for (size_t i = 0; i < count; i++) sum += samples[i];
-  return count ? sum / (double)count : 0.0;
-}

@@ -1,4 +1,4 @@
-/* Order statistics and robust summaries of samples. Pure. */
+/* Order statistics of samples. Pure. */
 #ifndef DT_CORE_STATISTICS_H
 #define DT_CORE_STATISTICS_H
 
@@ -8,6 +8,5 @@
  * gives 0. Uses at most count*8 bytes of scratch from malloc; NaN if that fails. */
 double dt_quantile(const double *samples, size_t count, double p);
 double dt_median(const double *samples, size_t count);
-double dt_mean(const double *samples, size_t count);
 
 #endif

@@ -141,7 +141,7 @@ static void resolve_schedule(dt_moe_config *config, int64_t hidden) {
   if (!config->segment_bands) config->segment_bands = 1;
   if (!config->raster_bands) config->raster_bands = dt_panels_kept(config->tile_m, hidden);
   if (!config->lead) config->lead = 1;
-  /* In waves of workers, as design.md gives them: 6 for wave, 2 for what interleaves. */
+  /* In waves of workers: 6 for wave, 2 for what interleaves. */
   if (!config->group_tasks) config->group_tasks = config->workers * (config->schedule == DT_SCHEDULE_WAVE ? 6 : 2);
 }
 

@@ -29,7 +29,7 @@ checked() { # options
   done
 }
 
-@test "uneven heads and lengths: 30 heads on 4 ranks, 12 on 8, 28 and 7 key heads on 2 (case 16)" {
+@test "uneven heads and lengths: 30 heads on 4 ranks, 12 on 8, 28 and 7 key heads on 2" {
   synth --tokens 101 --heads 30 --head-dim 16
   checked --ranks 4
   jq -e '[.setting.shares[].heads] == [8, 8, 7, 7] and [.setting.shares[].rows_in] == [26, 25, 25, 25]' <<<"$output"
@@ -40,7 +40,7 @@ checked() { # options
   jq -e '[.setting.shares[].kv_heads] == [4, 4] and [.setting.shares[].first_kv_head] == [0, 3]' <<<"$output"
 }
 
-@test "no token is dropped or padded: 56,700 and 57,826 tokens on 8 ranks (case 17)" {
+@test "no token is dropped or padded: 56,700 and 57,826 tokens on 8 ranks" {
   for tokens in 56700 57826; do
     synth --tokens $tokens --kv-tokens 16 --heads 8 --head-dim 8 --dtype f32
     checked --ranks 8
@@ -52,7 +52,7 @@ checked() { # options
   done
 }
 
-@test "text and image: sharded or replicated, the same result (case 18)" {
+@test "text and image: sharded or replicated, the same result" {
   synth --tokens 622 --heads 4 --head-dim 32 --dtype f32
   for ranks in 2 3 4; do
     checked --ranks $ranks --text-tokens 126 --text sharded
@@ -62,7 +62,7 @@ checked() { # options
     and [.setting.shares[].rows_out] == [156, 156, 155, 155]' <<<"$output"
 }
 
-@test "lengths that differ, masked rows, tiles of 192 rows, large logits, no tokens (cases 19 to 21)" {
+@test "lengths that differ, masked rows, tiles of 192 rows, large logits, no tokens" {
   synth --tokens 1024 --kv-tokens 77 --heads 2 --head-dim 64
   checked --tile-rows 192
   checked --causal # the first 947 rows see nothing

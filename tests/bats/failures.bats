@@ -120,7 +120,7 @@ one_line() { # pattern
   [ "$(cat "$BATS_TEST_TMPDIR/output.safetensors")" = precious ]
 }
 
-@test "a rank that is late but alive is waited for (case 2)" {
+@test "a rank that is late but alive is waited for" {
   start --schedule serial --repeat 4 --timeout 60s --link-rate 1MB/s
   kill -STOP "${ranks[1]}"
   sleep 2.5

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Routings and sizes that broke other systems, through the command (cases 6, 8 and 9), and the memory of a rank.
+# Routings and sizes that broke other systems, through the command, and the memory of a rank.
 load common
 
 layer() { # hidden, intermediate, experts, top-k
