@@ -108,11 +108,12 @@ static void *run_producer(void *argument) {
     if (s->alignment != DT_FIT_FREE) {
       uint32_t per_train = (uint32_t)s->per_train;
       if (n >= per_train * (uint32_t)s->trains) break;
-      at_ns = p->origin_ns + (uint64_t)((n / per_train * s->train_s + n % per_train * s->period_s) * 1e9);
+      at_ns = p->origin_ns +
+              (uint64_t)(((double)(n / per_train) * s->train_s + (double)(n % per_train) * s->period_s) * 1e9);
     }
     sleep_until(at_ns);
     uint64_t start_ns = dt_now_ns(), visible_ns = 0;
-    if (s->alignment == DT_FIT_FREE && (start_ns - p->origin_ns) * 1e-9 >= s->window_s) break;
+    if (s->alignment == DT_FIT_FREE && (double)(start_ns - p->origin_ns) * 1e-9 >= s->window_s) break;
     p->status = put_burst(p, n, &visible_ns);
     if (p->status) break;
     end_ns = dt_now_ns();
@@ -241,7 +242,7 @@ void dt_cpu_probe_machine(dt_cpu_probe *probe, dt_probe_machine *machine) {
 
 dt_status dt_cpu_probe_serve(dt_cpu_probe *probe) {
   for (;;) {
-    order own, agreed;
+    order own, agreed = {.end = 1};
     memset(&own, 0, sizeof own);
     dt_status status = agree_on(probe, &own, &agreed);
     if (status || agreed.end) return status;

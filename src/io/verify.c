@@ -20,8 +20,8 @@ static double issue_at(const dt_burst_model *model, const char *alignment, doubl
 dt_status dt_platform_issue(const dt_platform *platform, const char *pattern, const char *operation,
                             const char *alignment, double producers, double producer_bytes, double gap_s,
                             dt_interval *issue_s) {
-  if (strcmp(alignment, "free") && strcmp(alignment, "aligned") && strcmp(alignment, "drained") &&
-      strcmp(alignment, "alone"))
+  if (strcmp(alignment, "free") != 0 && strcmp(alignment, "aligned") != 0 && strcmp(alignment, "drained") != 0 &&
+      strcmp(alignment, "alone") != 0)
     return dt_fail(DT_ERR_ARGUMENT, "alignment: %s; free, aligned, drained or alone", alignment);
   dt_platform_question question = {
       .producers = producers, .producer_bytes = producer_bytes, .pattern = pattern, .operation = operation};
@@ -98,8 +98,8 @@ static dt_status compare_rows(const dt_calibration *c, const dt_platform *platfo
 }
 
 static int in_group(const dt_verify_row *row, const dt_verify_group *group) {
-  return !strcmp(row->pattern, group->pattern) && !strcmp(row->operation, group->operation) &&
-         !strcmp(row->alignment, group->alignment);
+  return strcmp(row->pattern, group->pattern) == 0 && strcmp(row->operation, group->operation) == 0 &&
+         strcmp(row->alignment, group->alignment) == 0;
 }
 
 static dt_status summarize(dt_verification *v) {
@@ -139,7 +139,7 @@ static dt_status check_constants(const dt_platform *platform, dt_verification *v
   v->rate_half_width = half_width(&rate);
   for (size_t t = 0; t < dt_platform_table_count(platform); t++) {
     const dt_platform_table *table = dt_platform_table_at(platform, t);
-    if (strcmp(table->name, "capacity_bytes")) continue;
+    if (strcmp(table->name, "capacity_bytes") != 0) continue;
     for (size_t p = 0; p < table->point_count; p++)
       v->capacity_half_width = fmax(v->capacity_half_width, half_width(&table->points[p].interval));
   }
@@ -164,7 +164,7 @@ dt_status dt_verify(const dt_calibrate_config *config, const dt_platform *platfo
   dt_verification *v = calloc(1, sizeof *v);
   dt_calibration calibration = {0};
   const char *kind = dt_platform_get_device(platform)->kind;
-  if (strcmp(kind, device.kind))
+  if (strcmp(kind, device.kind) != 0)
     status =
         dt_fail(DT_ERR_INPUT, "device.kind: %s in the platform file; this calibration measures %s", kind, device.kind);
   if (!v) status = dt_fail(DT_ERR_MEMORY, "verification: %zu bytes", sizeof *v);

@@ -194,7 +194,7 @@ static int plot_residuals(const picture *p, const char *path) {
       const char *alignment = json_string_value(json_object_get(row, "alignment"));
       double measured = json_number_value(json_object_get(row, "issue_s"));
       double predicted = json_number_value(json_object_get(row, "predicted_s"));
-      if (!alignment || strcmp(alignment, alignments[a]) || measured <= 0) continue;
+      if (!alignment || strcmp(alignment, alignments[a]) != 0 || measured <= 0) continue;
       fprintf(p->script, "%.9g %.9g\n", measured * 1e6, 100 * (predicted / measured - 1));
     }
     fprintf(p->script, "EOD\n");
