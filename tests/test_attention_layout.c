@@ -277,9 +277,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_uneven_heads), cmocka_unit_test(test_heads_are_best),
-      cmocka_unit_test(test_uneven_rows),  cmocka_unit_test(test_random_shapes),
-      cmocka_unit_test(test_causal),         cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_uneven_heads),  cmocka_unit_test(test_heads_are_best), cmocka_unit_test(test_uneven_rows),
+      cmocka_unit_test(test_random_shapes), cmocka_unit_test(test_causal),         cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

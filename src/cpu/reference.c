@@ -40,8 +40,8 @@ static dt_status reserve(reference_space *space, int64_t hidden, int64_t middle,
 }
 
 /* out[rows][count] (leading dimension `stride`) = x[rows][cols] * matrix[first .. first + count)^T. */
-static void multiply(const reference_space *space, const dt_matrix *matrix, int64_t first, int64_t count, const double *x,
-                     int64_t rows, double *out, int64_t stride) {
+static void multiply(const reference_space *space, const dt_matrix *matrix, int64_t first, int64_t count,
+                     const double *x, int64_t rows, double *out, int64_t stride) {
   dt_matrix_widen(matrix, first, count, space->narrow);
   for (int64_t i = 0; i < count * matrix->cols; i++) space->wide[i] = space->narrow[i];
   cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)rows, (blasint)count, (blasint)matrix->cols, 1, x,
@@ -60,8 +60,8 @@ static double activate(const dt_moe_weights *weights, double gate, double up) {
   return (up + 1) * gate * sigmoid(weights->activation_alpha * gate);
 }
 
-static void first_half(const reference_space *space, const dt_moe_weights *weights, const dt_expert *expert, const double *x,
-                       int64_t rows) {
+static void first_half(const reference_space *space, const dt_moe_weights *weights, const dt_expert *expert,
+                       const double *x, int64_t rows) {
   for (int64_t first = 0; first < space->middle; first += BLOCK_ROWS) {
     int64_t count = space->middle - first < BLOCK_ROWS ? space->middle - first : BLOCK_ROWS;
     multiply(space, &expert->gate, first, count, x, rows, space->gate, count);

@@ -11,9 +11,8 @@
 
 /* A new subcommand is one file and one row here. */
 static const tool_command *const commands[] = {
-    &command_info,      &command_model,    &command_plan,      &command_moe,
-    &command_attention, &command_simulate, &command_calibrate, &command_synth,
-    &command_bench,
+    &command_info,     &command_model,     &command_plan,  &command_moe,   &command_attention,
+    &command_simulate, &command_calibrate, &command_synth, &command_bench,
 };
 
 static void print_overview(FILE *out) {
