@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "error.h"
 
@@ -34,14 +35,13 @@ const char *dt_error_detail(void) {
   return detail;
 }
 
-dt_status dt_fail(dt_status status, const char *format, ...) {
+void dt_set_detail(const char *format, ...) {
   char text[sizeof detail]; /* an argument may be the old detail */
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  for (size_t i = 0; i < sizeof text; i++) detail[i] = text[i];
-  return status;
+  memcpy(detail, text, sizeof text);
 }
 
 const char *dt_version(void) {

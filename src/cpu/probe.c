@@ -106,10 +106,9 @@ static void *run_producer(void *argument) {
   for (uint32_t n = 0; n < SAMPLES; n++) {
     uint64_t at_ns = end_ns + (n ? (uint64_t)(s->gap_s * 1e9) : 0);
     if (s->alignment != DT_FIT_FREE) {
-      uint32_t per_train = (uint32_t)s->per_train;
+      uint32_t per_train = (uint32_t)s->per_train, train = n / per_train, burst = n % per_train;
       if (n >= per_train * (uint32_t)s->trains) break;
-      at_ns = p->origin_ns +
-              (uint64_t)(((double)(n / per_train) * s->train_s + (double)(n % per_train) * s->period_s) * 1e9);
+      at_ns = p->origin_ns + (uint64_t)(((double)train * s->train_s + (double)burst * s->period_s) * 1e9);
     }
     sleep_until(at_ns);
     uint64_t start_ns = dt_now_ns(), visible_ns = 0;

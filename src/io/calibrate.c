@@ -33,7 +33,7 @@ static void read_cpu_name(char *name, size_t size) {
   FILE *file = fopen("/proc/cpuinfo", "r");
   while (file && fgets(line, sizeof line, file)) {
     char *colon = strchr(line, ':');
-    if (strncmp(line, "model name", 10) || !colon) continue;
+    if (strncmp(line, "model name", 10) != 0 || !colon) continue;
     line[strcspn(line, "\n")] = 0;
     snprintf(name, size, "%.*s", (int)size - 1, colon + 2);
     break;

@@ -30,15 +30,13 @@ static dt_status open_special(const char *path, dt_output_file *file) {
 dt_status dt_output_open(const char *path, dt_output_file *file) {
   if (is_special(path)) return open_special(path, file);
   size_t length = strlen(path);
-  char *copy = malloc(length + 1), *temporary = malloc(length + 8);
+  char *copy = strdup(path), *temporary = malloc(length + sizeof ".XXXXXX");
   dt_status status = DT_ERR_MEMORY;
   if (!copy || !temporary) {
     dt_fail(status, "%s: no memory for its name", path);
     goto free_names;
   }
-  memcpy(copy, path, length + 1);
-  memcpy(temporary, path, length);
-  memcpy(temporary + length, ".XXXXXX", 8);
+  snprintf(temporary, length + sizeof ".XXXXXX", "%s.XXXXXX", path);
   int descriptor = mkstemp(temporary);
   if (descriptor < 0) {
     status = dt_fail(DT_ERR_IO, "%s: cannot create a file there: %s", path, strerror(errno));

@@ -90,7 +90,7 @@ static void write_slice(FILE *out, int process, const dt_span *span, uint64_t be
  * before the previous end is moved to it. */
 static dt_status write_rank(FILE *out, int *first, int process, const dt_trace_rank *rank, uint64_t origin) {
   if (rank->span_count == 0) return DT_OK;
-  const dt_span **sorted = malloc(rank->span_count * sizeof *sorted);
+  const dt_span **sorted = malloc(rank->span_count * sizeof(const dt_span *));
   uint64_t *open = malloc(rank->span_count * sizeof *open);
   if (!sorted || !open) {
     free(sorted);
@@ -98,7 +98,7 @@ static dt_status write_rank(FILE *out, int *first, int process, const dt_trace_r
     return dt_fail(DT_ERR_MEMORY, "trace: no memory for %zu spans", rank->span_count);
   }
   for (size_t i = 0; i < rank->span_count; i++) sorted[i] = &rank->spans[i];
-  qsort(sorted, rank->span_count, sizeof *sorted, by_track);
+  qsort(sorted, rank->span_count, sizeof(const dt_span *), by_track);
   write_names(out, first, process, rank, sorted);
 
   size_t depth = 0;

@@ -86,6 +86,14 @@ dt_probe_setting dt_design_setting(const dt_design *design, int32_t alignment, d
   return s;
 }
 
+static int same_setting(const dt_probe_setting *a, const dt_probe_setting *b) {
+  return a->operation == b->operation && a->pattern == b->pattern && a->alignment == b->alignment &&
+         a->producers == b->producers && a->producer_bytes == b->producer_bytes && a->gap_s == b->gap_s &&
+         a->window_s == b->window_s && a->period_s == b->period_s && a->train_s == b->train_s &&
+         a->per_train == b->per_train && a->trains == b->trains && a->third == b->third &&
+         a->active_window_s == b->active_window_s;
+}
+
 static dt_status append_rows(const dt_design *design, const design_row *rows, size_t count, int32_t held_out,
                              dt_experiments *experiments) {
   for (size_t i = 0; i < count; i++) {
@@ -94,7 +102,7 @@ static dt_status append_rows(const dt_design *design, const design_row *rows, si
     e.setting = dt_design_setting(design, rows[i].alignment, rows[i].producers, rows[i].bytes, rows[i].gap);
     int seen = 0; /* with few producers several fractions are one number */
     for (size_t j = 0; j < experiments->count && !seen; j++)
-      seen = memcmp(&experiments->list[j].setting, &e.setting, sizeof e.setting) == 0;
+      seen = same_setting(&experiments->list[j].setting, &e.setting);
     if (seen) continue;
     if (experiments->count == DT_EXPERIMENTS) return dt_fail(DT_ERR_INTERNAL, "design: over %d", DT_EXPERIMENTS);
     experiments->list[experiments->count++] = e;

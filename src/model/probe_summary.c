@@ -27,7 +27,7 @@ static int counts_burst(const dt_probe_setting *s, const dt_probe_stamp *stamp, 
   if (n == 0) return 0;
   if (s->alignment == DT_FIT_FREE) return stamp->start * tick >= 0.25 * window_s && stamp->end * tick <= window_s;
   uint32_t per_train = (uint32_t)s->per_train;
-  return n >= per_train && (per_train == 1 || n % per_train != 0);
+  return n >= per_train && (per_train <= 1 || n % per_train != 0);
 }
 
 /* A producer whose samples ran out stopped before the window's end: from then on the others ran without it. */
