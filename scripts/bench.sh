@@ -17,7 +17,12 @@ bar() { # name, jq condition, file
 for ratio in 0.5 0.8; do
   OUT_DIR=build/bench RANKS=2 RATIO=$ratio REPEAT=${REPEAT:-21} scripts/demo.sh
   file=$results/overlap-$ratio.json
-  cp build/bench/results.json "$file"
+  build/draintile info --json - | jq --arg ratio "$ratio" --arg commit "$(git describe --always --dirty)" \
+    --slurpfile results build/bench/results.json '{
+      command: "make bench", communication_over_computation: ($ratio | tonumber), commit: $commit, date: (now | todate),
+      machine: {cpu, processors, memory_bytes, compiler, blas}
+    } as $measured | $results[0] + {measured: $measured}' >"$file.tmp"
+  mv "$file.tmp" "$file"
   cp build/bench/timeline.png "$results/overlap-$ratio.png"
   echo "bars at communication = $ratio of computation:"
   if [ "$ratio" = 0.5 ]; then
