@@ -104,12 +104,10 @@ int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_c
   dt_status status = dt_comm_barrier(comm, "read probe");
   if (!status) facts->read_bytes_per_s = read_rate(weights, rows);
   if (!status) status = dt_comm_barrier(comm, "GEMM probe");
-  double best = 0, mean = 0;
+  double mean;
   if (!status)
-    status =
-        dt_sgemm_rate(job->config.workers, gemm_side(facts->flops / job->config.workers), GEMM_REPEATS, &best, &mean);
-  /* Where ranks take turns on the processors, a best repeat is one that had a processor to itself. */
-  facts->sgemm_flop_per_s = shares_processors(job) ? mean : best;
+    status = dt_sgemm_rate(job->config.workers, gemm_side(facts->flops / job->config.workers), GEMM_REPEATS,
+                           &facts->sgemm_flop_per_s, &mean);
   return status ? rank_link_fail_status(link, status) : TOOL_OK;
 }
 
@@ -130,8 +128,14 @@ moe_limits moe_limit(const moe_job *job, double compute_alone_s) {
       if (source != rank) bytes += (double)moe_rows_between(job, source, rank);
     if (bytes * (double)row > link_bytes) link_bytes = bytes * (double)row;
   }
-  /* Where the ranks share processors, one that is done early leaves its share to the others. */
-  double gemm_s = shares_processors(job) ? (flop_rate > 0 ? flops / flop_rate : 0) : slowest_s;
+  double gemm_s = slowest_s;
+  if (shares_processors(job)) {
+    /* A best repeat had its processors to itself, and a rank that is done early leaves its share to the others: all
+     * work at the rate of all processors. */
+    int32_t processors = dt_build_processors(), workers = job->config.workers;
+    double processor_rate = flop_rate / job->ranks / (workers < processors ? workers : processors);
+    gemm_s = processor_rate > 0 ? flops / (processors * processor_rate) : 0;
+  }
   limits.compute_s = gemm_s < compute_alone_s ? gemm_s : compute_alone_s;
   limits.memory_s = read_rates > 0 ? weight_bytes / read_rates : 0;
   if (job->comm.link_bytes_per_s > 0) {
