@@ -131,6 +131,11 @@ verify() {
 @test "memory that is not paced: ends, and the file says how it was made" {
   run --separate-stderr timeout 60 "$DRAINTILE" calibrate --device cpu --quick --seed 3 \
     --output "$BATS_TEST_TMPDIR/plain.json"
+  if [ "$status" -eq 2 ]; then # memory is no queue: where no burst stalls (instrumented code) R cannot be had
+    [[ "$stderr" =~ "samples: " ]]
+    [ ! -e "$BATS_TEST_TMPDIR/plain.json" ]
+    return
+  fi
   [ "$status" -eq 0 ]
   jq -e '.notes | index("draintile calibrate --device cpu --quick --seed 3")' "$BATS_TEST_TMPDIR/plain.json"
 }
