@@ -32,7 +32,7 @@ extern "C" __global__ void plan_slots(const int32_t *ids, int64_t slots, int32_t
 }
 
 /* Where a row of a head arrives, and who owns it: one thread a rank. */
-extern "C" __global__ void attention_places(dt_ulysses u, int64_t *places) {
+extern "C" __global__ void attention_places(dt_ulysses_layout u, int64_t *places) {
   int32_t rank = (int32_t)threadIdx.x;
   if (rank >= u.ranks) return;
   dt_ulysses_run run = dt_ulysses_sent(&u, u.kv_tokens, rank, 0, DT_ULYSSES_IMAGE);

@@ -12,19 +12,19 @@
 #include "core/random.h"
 #include "plan/ulysses.h"
 
-static dt_ulysses make(int32_t ranks, int32_t heads, int32_t kv_heads, int64_t tokens, int64_t kv_tokens) {
-  dt_ulysses u = {.ranks = ranks,
-                  .heads = heads,
-                  .kv_heads = kv_heads,
-                  .head_dim = 4,
-                  .tokens = tokens,
-                  .kv_tokens = kv_tokens,
-                  .tile_rows = 128};
+static dt_ulysses_layout make(int32_t ranks, int32_t heads, int32_t kv_heads, int64_t tokens, int64_t kv_tokens) {
+  dt_ulysses_layout u = {.ranks = ranks,
+                         .heads = heads,
+                         .kv_heads = kv_heads,
+                         .head_dim = 4,
+                         .tokens = tokens,
+                         .kv_tokens = kv_tokens,
+                         .tile_rows = 128};
   assert_int_equal(dt_ulysses_init(&u), DT_OK);
   return u;
 }
 
-static void expect_heads(const dt_ulysses *u, const int32_t *counts, int32_t kv_total) {
+static void expect_heads(const dt_ulysses_layout *u, const int32_t *counts, int32_t kv_total) {
   int32_t kv = 0;
   for (int32_t r = 0; r < u->ranks; r++) {
     assert_int_equal(dt_ulysses_head_count(u, r), counts[r]);
@@ -36,7 +36,7 @@ static void expect_heads(const dt_ulysses *u, const int32_t *counts, int32_t kv_
 /* 30 heads on 4 ranks and the like, and a shape where larger shares first would tear two groups. */
 static void test_uneven_heads(void **state) {
   (void)state;
-  dt_ulysses u = make(4, 30, 30, 1, 1);
+  dt_ulysses_layout u = make(4, 30, 30, 1, 1);
   expect_heads(&u, (int32_t[]){8, 8, 7, 7}, 30);
   u = make(8, 12, 12, 1, 1);
   expect_heads(&u, (int32_t[]){2, 2, 2, 2, 1, 1, 1, 1}, 12);
@@ -54,7 +54,7 @@ static void test_uneven_heads(void **state) {
 }
 
 /* The fewest key heads over every way to give out the larger shares. */
-static int32_t fewest_kv(const dt_ulysses *u) {
+static int32_t fewest_kv(const dt_ulysses_layout *u) {
   int32_t base = u->heads / u->ranks, extra = u->heads % u->ranks, best = INT32_MAX, group = u->heads / u->kv_heads;
   for (uint32_t choice = 0; choice < 1u << u->ranks; choice++) {
     if (__builtin_popcount(choice) != extra) continue;
@@ -75,7 +75,7 @@ static void test_heads_are_best(void **state) {
     for (int32_t kv_heads = 1; kv_heads <= 12; kv_heads++)
       for (int32_t group = 1; group <= 7; group++) {
         if (kv_heads * group < ranks) continue;
-        dt_ulysses u = make(ranks, kv_heads * group, kv_heads, 1, 1);
+        dt_ulysses_layout u = make(ranks, kv_heads * group, kv_heads, 1, 1);
         int32_t kv = 0;
         assert_int_equal(u.head_first[0], 0);
         assert_int_equal(u.head_first[ranks], u.heads);
@@ -90,7 +90,7 @@ static void test_heads_are_best(void **state) {
 
 static void test_uneven_rows(void **state) {
   (void)state;
-  dt_ulysses u = make(8, 8, 8, 56700, 56700);
+  dt_ulysses_layout u = make(8, 8, 8, 56700, 56700);
   for (int32_t r = 0; r < 8; r++) assert_int_equal(dt_ulysses_owned_rows(&u, u.tokens, r), r < 4 ? 7088 : 7087);
   u = make(8, 8, 8, 57826, 57826);
   for (int32_t r = 0; r < 8; r++) assert_int_equal(dt_ulysses_owned_rows(&u, u.tokens, r), r < 2 ? 7229 : 7228);
@@ -112,11 +112,11 @@ static void test_uneven_rows(void **state) {
   assert_int_equal(dt_ulysses_sent_rows(&u, u.tokens, 1, 1), 126 + 2048);
 }
 
-static dt_ulysses random_shape(dt_random *random) {
+static dt_ulysses_layout random_shape(dt_random *random) {
   int32_t group = 1 + (int32_t)dt_random_below(random, 5), kv_heads = 1 + (int32_t)dt_random_below(random, 8);
   int32_t heads = group * kv_heads, most = heads < 8 ? heads : 8;
-  dt_ulysses u = make(1 + (int32_t)dt_random_below(random, (uint64_t)most), heads, kv_heads,
-                      (int64_t)dt_random_below(random, 300), (int64_t)dt_random_below(random, 300));
+  dt_ulysses_layout u = make(1 + (int32_t)dt_random_below(random, (uint64_t)most), heads, kv_heads,
+                             (int64_t)dt_random_below(random, 300), (int64_t)dt_random_below(random, 300));
   int64_t shorter = u.tokens < u.kv_tokens ? u.tokens : u.kv_tokens;
   if (dt_random_below(random, 2)) u.text_tokens = (int64_t)dt_random_below(random, (uint64_t)shorter + 1);
   u.text_replicated = (int32_t)dt_random_below(random, 2);
@@ -127,7 +127,7 @@ static dt_ulysses random_shape(dt_random *random) {
 }
 
 /* Every element of a rank's arrivals is written by exactly one message. */
-static void check_messages(const dt_ulysses *u, int32_t rank) {
+static void check_messages(const dt_ulysses_layout *u, int32_t rank) {
   int64_t elements = dt_ulysses_arrivals(u, rank);
   unsigned char *seen = calloc((size_t)elements + 1, 1);
   for (int32_t source = 0; source < u->ranks; source++) {
@@ -155,7 +155,7 @@ static void check_messages(const dt_ulysses *u, int32_t rank) {
 }
 
 /* Keys before the queries that use them, so that in order of heads nothing waits for a later one. */
-static void check_send_order(const dt_ulysses *u, int32_t rank) {
+static void check_send_order(const dt_ulysses_layout *u, int32_t rank) {
   int64_t count = dt_ulysses_sends(u, rank, NULL);
   dt_ulysses_send *sends = calloc((size_t)count + 1, sizeof(*sends));
   dt_ulysses_sends(u, rank, sends);
@@ -174,7 +174,7 @@ static void check_send_order(const dt_ulysses *u, int32_t rank) {
 }
 
 /* Every row of every head in one tile, whose destination is the rank that owns all of its rows. */
-static void check_tiles(const dt_ulysses *u, int32_t rank) {
+static void check_tiles(const dt_ulysses_layout *u, int32_t rank) {
   int64_t count = dt_ulysses_tiles(u, rank, NULL);
   int32_t remote_head = 0, own_head = 0;
   int32_t heads = dt_ulysses_head_count(u, rank);
@@ -218,7 +218,7 @@ static void test_random_shapes(void **state) {
   (void)state;
   for (int i = 0; i < 200; i++) {
     dt_random random = {(uint64_t)i * 977 + 5};
-    dt_ulysses u = random_shape(&random);
+    dt_ulysses_layout u = random_shape(&random);
     int64_t rows = 0;
     for (int32_t r = 0; r < u.ranks; r++) {
       rows += dt_ulysses_owned_rows(&u, u.tokens, r);
@@ -232,7 +232,7 @@ static void test_random_shapes(void **state) {
 
 static void test_causal(void **state) {
   (void)state;
-  dt_ulysses u = make(1, 1, 1, 5, 3);
+  dt_ulysses_layout u = make(1, 1, 1, 5, 3);
   assert_int_equal(dt_ulysses_visible(&u, 0), 3);
   u.causal = 1;
   static const int64_t longer_q[] = {0, 0, 1, 2, 3};
@@ -242,15 +242,15 @@ static void test_causal(void **state) {
   assert_int_equal(dt_ulysses_visible(&u, 1), 3);
 }
 
-static void expect_refused(dt_ulysses u, const char *detail) {
+static void expect_refused(dt_ulysses_layout u, const char *detail) {
   assert_int_equal(dt_ulysses_init(&u), DT_ERR_ARGUMENT);
   assert_string_equal(dt_error_detail(), detail);
 }
 
 static void test_refusals(void **state) {
   (void)state;
-  const dt_ulysses good = make(4, 8, 2, 10, 20);
-  dt_ulysses u = good;
+  const dt_ulysses_layout good = make(4, 8, 2, 10, 20);
+  dt_ulysses_layout u = good;
   u.heads = 3;
   expect_refused(u, "heads: 3; allowed: 4, the ranks, to 65536");
   u = good;

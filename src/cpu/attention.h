@@ -59,7 +59,7 @@ struct dt_attention {
   dt_ticket sends_drawn, tiles_drawn; /* of sends (or, on the way out, of its messages), of tiles */
   dt_comm *comm;
   dt_attention_config config;
-  dt_ulysses layout;
+  dt_ulysses_layout layout;
   int32_t ranks, rank;
   size_t element;                      /* bytes of dtype */
   int32_t heads, head_first, kv_heads; /* this rank's */
@@ -92,7 +92,7 @@ struct dt_attention {
 dt_status dt_attention_agree(dt_comm *comm, const dt_attention_config *config);
 dt_status dt_attention_check_schedule(const dt_attention_config *config);
 /* DT_ERR_ARGUMENT for what no layout can be made of. */
-dt_status dt_attention_layout(const dt_attention_config *config, int32_t ranks, dt_ulysses *u);
+dt_status dt_attention_layout(const dt_attention_config *config, int32_t ranks, dt_ulysses_layout *u);
 
 /* attention_carry.c */
 /* Offset of a counter in the current bank: of `sender`'s finished stores here, or of what arrives on `rank`. */

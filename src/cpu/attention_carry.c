@@ -104,7 +104,7 @@ static dt_status send_tensor(dt_attention_thread *thread, int64_t ticket, const 
 
 static dt_status send_rows(dt_attention_thread *thread, int64_t ticket, uint64_t *stamp) {
   dt_attention *a = thread->attention;
-  const dt_ulysses *u = &a->layout;
+  const dt_ulysses_layout *u = &a->layout;
   const dt_ulysses_send *send = &a->sends[ticket];
   const dt_attention_config *config = &a->config;
   int32_t peer = send->peer;

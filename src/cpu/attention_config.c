@@ -60,18 +60,18 @@ dt_status dt_attention_check_schedule(const dt_attention_config *config) {
   return DT_OK;
 }
 
-dt_status dt_attention_layout(const dt_attention_config *config, int32_t ranks, dt_ulysses *u) {
-  *u = (dt_ulysses){.ranks = ranks,
-                    .heads = config->heads,
-                    .kv_heads = config->kv_heads,
-                    .head_dim = config->head_dim,
-                    .tokens = config->tokens,
-                    .kv_tokens = config->kv_tokens,
-                    .text_tokens = config->text_tokens,
-                    .text_replicated = config->text == DT_ATTENTION_TEXT_REPLICATED,
-                    .causal = config->causal,
-                    .tile_rows = config->tile_rows,
-                    .own_lag = config->own_lag};
+dt_status dt_attention_layout(const dt_attention_config *config, int32_t ranks, dt_ulysses_layout *u) {
+  *u = (dt_ulysses_layout){.ranks = ranks,
+                           .heads = config->heads,
+                           .kv_heads = config->kv_heads,
+                           .head_dim = config->head_dim,
+                           .tokens = config->tokens,
+                           .kv_tokens = config->kv_tokens,
+                           .text_tokens = config->text_tokens,
+                           .text_replicated = config->text == DT_ATTENTION_TEXT_REPLICATED,
+                           .causal = config->causal,
+                           .tile_rows = config->tile_rows,
+                           .own_lag = config->own_lag};
   if (config->size != sizeof(*config))
     return dt_fail(DT_ERR_ARGUMENT, "size: %zu; must be %zu, set by dt_attention_config_init", config->size,
                    sizeof(*config));
@@ -92,7 +92,7 @@ static dt_status check_rank(int32_t ranks, int32_t rank) {
 
 dt_status dt_attention_rows_in(const dt_attention_config *config, int32_t ranks, int32_t rank, int kv,
                                dt_attention_rows runs[2]) {
-  dt_ulysses u;
+  dt_ulysses_layout u;
   dt_status status = dt_attention_layout(config, ranks, &u);
   if (!status) status = check_rank(ranks, rank);
   for (int part = 0; !status && part < DT_ULYSSES_PARTS; part++) {
@@ -104,7 +104,7 @@ dt_status dt_attention_rows_in(const dt_attention_config *config, int32_t ranks,
 
 dt_status dt_attention_rows_out(const dt_attention_config *config, int32_t ranks, int32_t rank,
                                 dt_attention_rows runs[2]) {
-  dt_ulysses u;
+  dt_ulysses_layout u;
   dt_status status = dt_attention_layout(config, ranks, &u);
   if (!status) status = check_rank(ranks, rank);
   for (int part = 0; !status && part < DT_ULYSSES_PARTS; part++) {
@@ -116,7 +116,7 @@ dt_status dt_attention_rows_out(const dt_attention_config *config, int32_t ranks
 
 dt_status dt_attention_heads(const dt_attention_config *config, int32_t ranks, int32_t rank, int32_t *first,
                              int32_t *count, int32_t *kv_first, int32_t *kv_count) {
-  dt_ulysses u;
+  dt_ulysses_layout u;
   dt_status status = dt_attention_layout(config, ranks, &u);
   if (!status) status = check_rank(ranks, rank);
   if (status) return status;

@@ -33,7 +33,7 @@ static size_t span_room(const dt_attention *a) {
 }
 
 static dt_status make_tables(dt_attention *a) {
-  const dt_ulysses *u = &a->layout;
+  const dt_ulysses_layout *u = &a->layout;
   a->send_count = dt_ulysses_sends(u, a->rank, NULL);
   a->tile_count = dt_ulysses_tiles(u, a->rank, NULL);
   a->out_count = (int64_t)a->heads * (a->ranks - 1);
@@ -151,7 +151,7 @@ static void release(dt_attention *a) {
 dt_status dt_attention_create(dt_comm *comm, const dt_attention_config *config, dt_attention **out) {
   if (!comm || !config || !out) return dt_fail(DT_ERR_ARGUMENT, "comm, config, attention: must be given");
   /* Agreement comes before any other check, so that what only one rank got wrong is an error on all of them. */
-  dt_ulysses layout;
+  dt_ulysses_layout layout;
   dt_status status = dt_attention_agree(comm, config);
   if (!status) status = dt_attention_layout(config, dt_comm_ranks(comm), &layout);
   if (!status) status = dt_attention_check_schedule(config);

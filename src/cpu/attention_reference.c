@@ -14,7 +14,7 @@ enum { REFERENCE_ROWS = 32 }; /* of q at a time */
 
 typedef struct reference {
   const dt_attention_config *config;
-  dt_ulysses layout;
+  dt_ulysses_layout layout;
   double scale;
   double *k, *v;  /* [S_kv][D]: of one head */
   double *q;      /* [REFERENCE_ROWS][D] */

@@ -34,7 +34,7 @@ static void load_queries(dt_attention_thread *thread, const dt_ulysses_tile *til
 /* Keys and values [first, first + count). */
 static void add_block(dt_attention_thread *thread, const dt_ulysses_tile *tile, int64_t first, int64_t count) {
   const dt_attention *a = thread->attention;
-  const dt_ulysses *u = &a->layout;
+  const dt_ulysses_layout *u = &a->layout;
   int64_t width = a->config.head_dim;
   int32_t kv = dt_ulysses_kv_of(u, a->rank, tile->head);
   const float *k = widen(a, dt_ulysses_kv_at(u, a->rank, 0, kv, first), count, thread->k);

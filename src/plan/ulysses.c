@@ -9,7 +9,7 @@ static int32_t kv_span(int32_t group, int32_t first, int32_t count) {
 
 /* The place of a boundary depends only on how many ranks before it have the larger share, so the best choice for the
  * ranks from r on, after e larger shares, is one entry of a table. */
-void dt_ulysses_heads(dt_ulysses *u) {
+void dt_ulysses_heads(dt_ulysses_layout *u) {
   int32_t ranks = u->ranks, base = u->heads / ranks, extra = u->heads % ranks, group = u->heads / u->kv_heads;
   int32_t cost[DT_ULYSSES_RANKS + 1][DT_ULYSSES_RANKS + 1];
   for (int32_t e = 0; e <= extra; e++) cost[ranks][e] = e == extra ? 0 : INT32_MAX;
@@ -31,7 +31,7 @@ void dt_ulysses_heads(dt_ulysses *u) {
   }
 }
 
-static dt_status check_rows(const dt_ulysses *u) {
+static dt_status check_rows(const dt_ulysses_layout *u) {
   const struct {
     const char *name;
     int64_t value, most;
@@ -49,7 +49,7 @@ static dt_status check_rows(const dt_ulysses *u) {
   return DT_OK;
 }
 
-dt_status dt_ulysses_init(dt_ulysses *u) {
+dt_status dt_ulysses_init(dt_ulysses_layout *u) {
   if (u->ranks < 1 || u->ranks > DT_ULYSSES_RANKS)
     return dt_fail(DT_ERR_ARGUMENT, "ranks: %d; allowed: 1 to %d", u->ranks, DT_ULYSSES_RANKS);
   if (u->heads < u->ranks || u->heads > 65536)
@@ -70,7 +70,7 @@ static void add_send(dt_ulysses_send *sends, int64_t *count, int32_t peer, int32
   ++*count;
 }
 
-int64_t dt_ulysses_sends(const dt_ulysses *u, int32_t rank, dt_ulysses_send *sends) {
+int64_t dt_ulysses_sends(const dt_ulysses_layout *u, int32_t rank, dt_ulysses_send *sends) {
   int64_t count = 0;
   int32_t most = dt_ulysses_head_count(u, 0);
   for (int32_t r = 1; r < u->ranks; r++)
@@ -88,7 +88,7 @@ int64_t dt_ulysses_sends(const dt_ulysses *u, int32_t rank, dt_ulysses_send *sen
 }
 
 /* The tiles of one head and owner. */
-static void add_tiles(const dt_ulysses *u, int32_t head, int32_t owner, dt_ulysses_tile *tiles, int64_t *count) {
+static void add_tiles(const dt_ulysses_layout *u, int32_t head, int32_t owner, dt_ulysses_tile *tiles, int64_t *count) {
   for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
     dt_ulysses_run run = dt_ulysses_owned(u, u->tokens, owner, part);
     for (int64_t at = 0; at < run.rows; at += u->tile_rows) {
@@ -103,7 +103,7 @@ static void add_tiles(const dt_ulysses *u, int32_t head, int32_t owner, dt_ulyss
   }
 }
 
-int64_t dt_ulysses_tiles(const dt_ulysses *u, int32_t rank, dt_ulysses_tile *tiles) {
+int64_t dt_ulysses_tiles(const dt_ulysses_layout *u, int32_t rank, dt_ulysses_tile *tiles) {
   int64_t count = 0;
   int32_t heads = dt_ulysses_head_count(u, rank);
   for (int64_t step = 0; step < (int64_t)heads + u->own_lag; step++) {

@@ -25,9 +25,9 @@
 
 enum { DT_ULYSSES_RANKS = 64 };
 
-typedef enum dt_ulysses_part { DT_ULYSSES_TEXT = 0, DT_ULYSSES_IMAGE = 1, DT_ULYSSES_PARTS } dt_ulysses_part;
+enum { DT_ULYSSES_TEXT = 0, DT_ULYSSES_IMAGE = 1, DT_ULYSSES_PARTS };
 
-typedef struct dt_ulysses {
+typedef struct dt_ulysses_layout {
   int32_t ranks;
   int32_t heads, kv_heads, head_dim;
   int64_t tokens, kv_tokens, text_tokens;
@@ -35,7 +35,7 @@ typedef struct dt_ulysses {
   int32_t tile_rows;
   int32_t own_lag;                          /* heads by which the own tiles of a head follow its remote ones */
   int32_t head_first[DT_ULYSSES_RANKS + 1]; /* by dt_ulysses_heads; [ranks] is heads */
-} dt_ulysses;
+} dt_ulysses_layout;
 
 /* Consecutive rows of the sequence. */
 typedef struct dt_ulysses_run {
@@ -68,7 +68,8 @@ DT_HD static inline int64_t dt_ulysses_block(int64_t total, int32_t blocks, int3
 }
 
 /* The run of one part that `rank` owns, of a sequence of `tokens` rows. */
-DT_HD static inline dt_ulysses_run dt_ulysses_owned(const dt_ulysses *u, int64_t tokens, int32_t rank, int part) {
+DT_HD static inline dt_ulysses_run dt_ulysses_owned(const dt_ulysses_layout *u, int64_t tokens, int32_t rank,
+                                                    int part) {
   dt_ulysses_run text, image;
   text.rows = dt_ulysses_block(u->text_tokens, u->ranks, rank, &text.first);
   text.local = 0;
@@ -80,7 +81,7 @@ DT_HD static inline dt_ulysses_run dt_ulysses_owned(const dt_ulysses *u, int64_t
 }
 
 /* The run of one part that `rank` passes in. */
-DT_HD static inline dt_ulysses_run dt_ulysses_held(const dt_ulysses *u, int64_t tokens, int32_t rank, int part) {
+DT_HD static inline dt_ulysses_run dt_ulysses_held(const dt_ulysses_layout *u, int64_t tokens, int32_t rank, int part) {
   dt_ulysses_run run = dt_ulysses_owned(u, tokens, rank, part);
   if (!u->text_replicated) return run;
   if (part == DT_ULYSSES_IMAGE) {
@@ -93,26 +94,27 @@ DT_HD static inline dt_ulysses_run dt_ulysses_held(const dt_ulysses *u, int64_t 
 }
 
 /* What of that goes to `peer`: all of it, but replicated text is there already. */
-DT_HD static inline dt_ulysses_run dt_ulysses_sent(const dt_ulysses *u, int64_t tokens, int32_t rank, int32_t peer,
-                                                   int part) {
+DT_HD static inline dt_ulysses_run dt_ulysses_sent(const dt_ulysses_layout *u, int64_t tokens, int32_t rank,
+                                                   int32_t peer, int part) {
   dt_ulysses_run run = dt_ulysses_held(u, tokens, rank, part);
   if (u->text_replicated && part == DT_ULYSSES_TEXT && peer != rank) run.rows = 0;
   return run;
 }
 
 /* Rows that `rank` sends to `peer` for one head. */
-DT_HD static inline int64_t dt_ulysses_sent_rows(const dt_ulysses *u, int64_t tokens, int32_t rank, int32_t peer) {
+DT_HD static inline int64_t dt_ulysses_sent_rows(const dt_ulysses_layout *u, int64_t tokens, int32_t rank,
+                                                 int32_t peer) {
   return dt_ulysses_sent(u, tokens, rank, peer, DT_ULYSSES_TEXT).rows +
          dt_ulysses_sent(u, tokens, rank, peer, DT_ULYSSES_IMAGE).rows;
 }
 
-DT_HD static inline int64_t dt_ulysses_owned_rows(const dt_ulysses *u, int64_t tokens, int32_t rank) {
+DT_HD static inline int64_t dt_ulysses_owned_rows(const dt_ulysses_layout *u, int64_t tokens, int32_t rank) {
   return dt_ulysses_owned(u, tokens, rank, DT_ULYSSES_TEXT).rows +
          dt_ulysses_owned(u, tokens, rank, DT_ULYSSES_IMAGE).rows;
 }
 
 /* Rows of k that row `row` of q sees: they are the first ones. Aligned at the end, as in FlashAttention from 2.1 on. */
-DT_HD static inline int64_t dt_ulysses_visible(const dt_ulysses *u, int64_t row) {
+DT_HD static inline int64_t dt_ulysses_visible(const dt_ulysses_layout *u, int64_t row) {
   if (!u->causal) return u->kv_tokens;
   int64_t visible = row + 1 + u->kv_tokens - u->tokens;
   return visible < 0 ? 0 : dt_min64(visible, u->kv_tokens);
@@ -120,58 +122,59 @@ DT_HD static inline int64_t dt_ulysses_visible(const dt_ulysses *u, int64_t row)
 
 /* ---- Heads ---- */
 
-DT_HD static inline int32_t dt_ulysses_head_count(const dt_ulysses *u, int32_t rank) {
+DT_HD static inline int32_t dt_ulysses_head_count(const dt_ulysses_layout *u, int32_t rank) {
   return u->head_first[rank + 1] - u->head_first[rank];
 }
 
 /* Query heads that share a key head. */
-DT_HD static inline int32_t dt_ulysses_group(const dt_ulysses *u) {
+DT_HD static inline int32_t dt_ulysses_group(const dt_ulysses_layout *u) {
   return u->heads / u->kv_heads;
 }
 
-DT_HD static inline int32_t dt_ulysses_kv_first(const dt_ulysses *u, int32_t rank) {
+DT_HD static inline int32_t dt_ulysses_kv_first(const dt_ulysses_layout *u, int32_t rank) {
   return u->head_first[rank] / dt_ulysses_group(u);
 }
 
-DT_HD static inline int32_t dt_ulysses_kv_count(const dt_ulysses *u, int32_t rank) {
+DT_HD static inline int32_t dt_ulysses_kv_count(const dt_ulysses_layout *u, int32_t rank) {
   return (u->head_first[rank + 1] - 1) / dt_ulysses_group(u) - dt_ulysses_kv_first(u, rank) + 1;
 }
 
 /* The key head, among the rank's own, of its query head `head`. */
-DT_HD static inline int32_t dt_ulysses_kv_of(const dt_ulysses *u, int32_t rank, int32_t head) {
+DT_HD static inline int32_t dt_ulysses_kv_of(const dt_ulysses_layout *u, int32_t rank, int32_t head) {
   return (u->head_first[rank] + head) / dt_ulysses_group(u) - dt_ulysses_kv_first(u, rank);
 }
 
 /* ---- The memory of arrivals on a rank, in elements: q [heads][S][D], k [kv heads][S_kv][D], v likewise ---- */
 
-DT_HD static inline int64_t dt_ulysses_q_at(const dt_ulysses *u, int32_t head, int64_t row) {
+DT_HD static inline int64_t dt_ulysses_q_at(const dt_ulysses_layout *u, int32_t head, int64_t row) {
   return (head * u->tokens + row) * u->head_dim;
 }
 
 /* v: 0 for k, 1 for v. */
-DT_HD static inline int64_t dt_ulysses_kv_at(const dt_ulysses *u, int32_t rank, int32_t v, int32_t head, int64_t row) {
+DT_HD static inline int64_t dt_ulysses_kv_at(const dt_ulysses_layout *u, int32_t rank, int32_t v, int32_t head,
+                                             int64_t row) {
   int64_t heads = dt_ulysses_kv_count(u, rank);
   int64_t q = (int64_t)dt_ulysses_head_count(u, rank) * u->tokens;
   return (q + (v * heads + head) * u->kv_tokens + row) * u->head_dim;
 }
 
-DT_HD static inline int64_t dt_ulysses_arrivals(const dt_ulysses *u, int32_t rank) {
+DT_HD static inline int64_t dt_ulysses_arrivals(const dt_ulysses_layout *u, int32_t rank) {
   return dt_ulysses_kv_at(u, rank, 2, 0, 0);
 }
 
 /* ---- Tables (ulysses.c) ---- */
 
 /* Fills head_first. The fewest key heads over all ranks; of equal choices, larger shares first. */
-void dt_ulysses_heads(dt_ulysses *u);
+void dt_ulysses_heads(dt_ulysses_layout *u);
 
 /* Checks every field but head_first (DT_ERR_ARGUMENT), then fills that. */
-dt_status dt_ulysses_init(dt_ulysses *u);
+dt_status dt_ulysses_init(dt_ulysses_layout *u);
 
 /* The messages of `rank`, in order: the i-th heads of all peers before their next ones, k and v before the first q that
  * uses them, own rows before the peers'. sends may be NULL, to count. */
-int64_t dt_ulysses_sends(const dt_ulysses *u, int32_t rank, dt_ulysses_send *sends);
+int64_t dt_ulysses_sends(const dt_ulysses_layout *u, int32_t rank, dt_ulysses_send *sends);
 
 /* The tiles of `rank` in the order above. tiles may be NULL, to count. */
-int64_t dt_ulysses_tiles(const dt_ulysses *u, int32_t rank, dt_ulysses_tile *tiles);
+int64_t dt_ulysses_tiles(const dt_ulysses_layout *u, int32_t rank, dt_ulysses_tile *tiles);
 
 #endif
