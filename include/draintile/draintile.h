@@ -7,7 +7,9 @@
 #include <draintile/calibrate.h>
 #include <draintile/checkpoint.h>
 #include <draintile/combine.h>
+#include <draintile/combine_bench.h>
 #include <draintile/comm.h>
+#include <draintile/cuda_moe.h>
 #include <draintile/gemm.h>
 #include <draintile/model.h>
 #include <draintile/moe.h>
