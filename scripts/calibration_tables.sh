@@ -63,10 +63,18 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo
   echo "## Capacity Q, MB"
   echo
-  echo "| pattern | operation | K | B, KiB | Q | low | high |"
-  echo "|---|---|---|---|---|---|---|"
-  jq -r "$figure"' .tables[] | select(.name == "capacity_bytes") | . as $t | .points[]
-    | "| \($t.pattern) | \($t.operation) | \(.at.producers) | \(.at.producer_bytes / 1024) | \(.value | figure(1e-6; 3)) | \(.low | figure(1e-6; 3)) | \(.high | figure(1e-6; 3)) |"' "$platform"
+  echo "In the machine's usual state and, where a second was seen in at least 5 rounds, in the other."
+  echo
+  echo "| pattern | operation | K | B, KiB | Q | low | high | Q in the other state | low | high |"
+  echo "|---|---|---|---|---|---|---|---|---|---|"
+  jq -r "$figure"' .tables as $tables | .tables[] | select(.name == "capacity_bytes") | . as $t | .points[]
+    | .at as $at | ([$tables[] | select(.name == "other_capacity_bytes" and .pattern == $t.pattern and .operation == $t.operation) | .points[] | select(.at == $at)] | first) as $other
+    | "| \($t.pattern) | \($t.operation) | \(.at.producers) | \(.at.producer_bytes / 1024) | \(.value | figure(1e-6; 3)) | \(.low | figure(1e-6; 3)) | \(.high | figure(1e-6; 3)) | \(if $other then [$other | .value, .low, .high | figure(1e-6; 3) | tostring] | join(" | ") else "- | - | -" end) |"' "$platform"
+  echo
+  echo "| pattern | operation | rounds in the other state, % | low | high | rounds |"
+  echo "|---|---|---|---|---|---|"
+  jq -r "$figure"' .tables[] | select(.name == "other_state_share_ratio")
+    | "| \(.pattern) | \(.operation) | \(.points[0] | .value | figure(100; 0)) | \(.points[0] | .low | figure(100; 0)) | \(.points[0] | .high | figure(100; 0)) | \(.points[0].n) |"' "$platform"
   echo
   echo "## Local loads right after an isolated burst, us"
   echo

@@ -11,6 +11,7 @@
 
 #include "core/random.h"
 #include "model/fit.h"
+#include "model/states.h"
 
 enum { MAX_SAMPLES = 4096 };
 static dt_fit_sample samples[MAX_SAMPLES];
@@ -170,6 +171,97 @@ static void test_rare_stalls(void **state) {
   assert_within(capacity_at(&fit, 100), 1.5e6, 0.06);
 }
 
+/* In some rounds the queue holds a fifth more: each state gets its own capacity, and the interval is of one of them.
+ * Without the states, the median over both is about as uncertain as they are apart. */
+static void test_two_states(void **state) {
+  (void)state;
+  dt_random random = {17};
+  for (int32_t other_rounds = 5; other_rounds <= 9; other_rounds++) {
+    size_t count = make_samples(2e11, 1.5e6, 0.5e-6, &random);
+    for (size_t i = 0; i < count; i++) {
+      dt_fit_sample *s = &samples[i];
+      if (s->alignment != DT_FIT_DRAINED || s->round % 2 == 0 || s->round > 2 * other_rounds) continue;
+      s->issue_s = fmax(0.25e-6, (100 * s->producer_bytes - 1.8e6) / 2e11) * (1.0 + 0.01 * dt_random_normal(&random));
+    }
+    dt_fit fit;
+    assert_int_equal(dt_fit_samples(samples, count, 300, 3, &fit), DT_OK);
+    assert_int_equal(fit.state_rounds[0], 20 - other_rounds);
+    assert_int_equal(fit.state_rounds[1], other_rounds);
+    assert_int_equal(fit.burst_capacities.count, 3);
+    assert_int_equal(fit.other_capacities.count, 2); /* bursts of 16 KiB then fit into the queue */
+    for (size_t p = 0; p < 2; p++) {
+      const dt_fit_point *usual = &fit.burst_capacities.point[p + 1], *other = &fit.other_capacities.point[p];
+      assert_true(usual->producer_bytes == other->producer_bytes);
+      assert_within(usual->interval.value, 1.5e6, 0.05);
+      assert_within(other->interval.value, 1.8e6, 0.05);
+      assert_true(usual->interval.high < other->interval.low);
+      assert_int_equal(usual->n + other->n, 20);
+    }
+  }
+}
+
+/* A run in which 17 of 48 rounds were in the other state: the median over all rounds was uncertain by 10.7 %. */
+static void test_committed_states(void **state) {
+  (void)state;
+  json_t *root = json_load_file(DT_TEST_DATA "/h200x2-two-states.json", 0, NULL), *row, *issue;
+  assert_non_null(root);
+  size_t count = 0, i, round;
+  json_array_foreach(json_object_get(root, "settings"), i, row) {
+    dt_fit_sample s = {.producers = (int32_t)json_integer_value(json_object_get(row, "producers")),
+                       .producer_bytes = json_number_value(json_object_get(row, "bytes_per_producer")),
+                       .gap_s = json_number_value(json_object_get(row, "gap_s"))};
+    int drained = strcmp(json_string_value(json_object_get(row, "alignment")), "drained") == 0;
+    s.alignment = drained ? DT_FIT_DRAINED : DT_FIT_FREE;
+    json_array_foreach(json_object_get(row, "issue_s"), round, issue) {
+      s.round = (int32_t)round;
+      s.issue_s = json_number_value(issue);
+      s.bytes_per_s = drained ? 0.0 : s.producers * s.producer_bytes / (s.issue_s + s.gap_s);
+      assert_true(count < MAX_SAMPLES);
+      samples[count++] = s;
+    }
+  }
+  json_decref(root);
+  dt_fit fit;
+  assert_int_equal(dt_fit_samples(samples, count, 300, 1, &fit), DT_OK);
+  assert_int_equal(fit.state_rounds[DT_STATE_USUAL], 31);
+  assert_int_equal(fit.state_rounds[DT_STATE_OTHER], 17);
+  assert_int_equal(fit.burst_capacities.count, 13);
+  for (size_t p = 0; p < 13; p++) {
+    dt_interval usual = fit.burst_capacities.point[p].interval, other = fit.other_capacities.point[p].interval;
+    assert_true(usual.high - usual.low < 0.02 * usual.value);
+    assert_true(other.low > usual.high);
+  }
+}
+
+/* Scores given directly: which rounds are whose. */
+static void assert_states(const double *scores, size_t count, int64_t usual, int64_t other, int64_t neither) {
+  double excess[64];
+  int32_t found[64];
+  int64_t rounds[3];
+  for (size_t i = 0; i < count; i++) samples[i] = (dt_fit_sample){.round = (int32_t)i}, excess[i] = scores[i];
+  assert_int_equal(dt_find_states(samples, excess, count, found, rounds), DT_OK);
+  assert_int_equal(rounds[DT_STATE_USUAL], usual);
+  assert_int_equal(rounds[DT_STATE_OTHER], other);
+  assert_int_equal(rounds[DT_STATE_NEITHER], neither);
+}
+
+static void test_states(void **state) {
+  (void)state;
+  double scores[48];
+  dt_random random = {19};
+  for (int trial = 0; trial < 50; trial++) { /* noise of one state, a few rounds far off: all usual */
+    for (int i = 0; i < 48; i++) scores[i] = 1e-3 * dt_random_normal(&random) + (i % 16 == 5 ? 0.2 : 0.0);
+    assert_states(scores, 48, 48, 0, 0);
+  }
+  for (int i = 0; i < 48; i++) scores[i] = 1e-4 * i + (i < 20 ? 0.0 : 0.03); /* the second is the larger: the usual */
+  assert_states(scores, 48, 28, 20, 0);
+  scores[0] = -0.06, scores[1] = -0.061; /* and two apart from both */
+  assert_states(scores, 48, 28, 18, 2);
+  for (int i = 0; i < 48; i++) scores[i] = 0.0;
+  assert_states(scores, 48, 48, 0, 0);
+  assert_states(scores, 0, 0, 0, 0);
+}
+
 static void test_refused(void **state) {
   (void)state;
   dt_fit fit;
@@ -193,10 +285,16 @@ static void test_active_producers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_committed_constants), cmocka_unit_test(test_committed_laws),
-      cmocka_unit_test(test_recovers_constants),  cmocka_unit_test(test_outliers),
-      cmocka_unit_test(test_rare_stalls),         cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_committed_constants),
+      cmocka_unit_test(test_committed_laws),
+      cmocka_unit_test(test_recovers_constants),
+      cmocka_unit_test(test_outliers),
+      cmocka_unit_test(test_rare_stalls),
+      cmocka_unit_test(test_refused),
       cmocka_unit_test(test_active_producers),
+      cmocka_unit_test(test_two_states),
+      cmocka_unit_test(test_states),
+      cmocka_unit_test(test_committed_states),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

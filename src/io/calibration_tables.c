@@ -12,6 +12,12 @@ static const char rate_method[] = "median of V/(T+G), free-running bursts that s
 static const char floor_method[] = "median T, free-running, G at least 1.1 V/R; bootstrap over rounds, 95 %";
 static const char capacity_method[] =
     "median of V - R*T, isolated bursts that stall, T mean over producers; bootstrap over rounds, 95 %";
+static const char usual_method[] =
+    "median of V - R*T, isolated bursts that stall, T mean over producers, rounds in the machine's usual state; "
+    "bootstrap over rounds, 95 %";
+static const char other_method[] =
+    "median of V - R*T, isolated bursts that stall, T mean over producers, rounds in the machine's other state; "
+    "bootstrap over rounds, 95 %";
 
 static dt_status add_points(const dt_calibration_set *set, const char *name, const char *method,
                             const dt_fit_points *points, dt_platform *platform) {
@@ -37,6 +43,32 @@ static dt_status add_points(const dt_calibration_set *set, const char *name, con
   return dt_platform_add_table(platform, &table);
 }
 
+static const char *method_of_capacity(const dt_fit *fit) {
+  return fit->other_capacities.count ? usual_method : capacity_method;
+}
+
+/* How often the machine was in its other state, 95 % by Wilson's score interval: rounds lie further apart than a state
+ * lasts, so that they are taken for independent. */
+static dt_status add_other_state(const dt_calibration_set *set, dt_platform *platform) {
+  const dt_fit *fit = &set->fit;
+  if (!fit->other_capacities.count) return DT_OK;
+  double n = (double)(fit->state_rounds[0] + fit->state_rounds[1] + fit->state_rounds[2]);
+  double share = (double)fit->state_rounds[1] / n, z = 1.96;
+  double middle = (share + z * z / (2.0 * n)) / (1.0 + z * z / n);
+  double half = z / (1.0 + z * z / n) * sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n));
+  dt_platform_point point = {.interval = {share, fmin(share, middle - half), fmax(share, middle + half)},
+                             .n = (int64_t)n};
+  dt_platform_table table = {.name = "other_state_share_ratio",
+                             .pattern = dt_probe_pattern_name(set->pattern),
+                             .operation = dt_probe_operation_name(set->operation),
+                             .alignment = "",
+                             .method = "rounds whose isolated bursts fell into a second group, over all; Wilson, 95 %",
+                             .points = &point,
+                             .point_count = 1};
+  dt_status status = dt_platform_add_table(platform, &table);
+  return status ? status : add_points(set, "other_capacity_bytes", other_method, &fit->other_capacities, platform);
+}
+
 static dt_status set_constant(dt_platform *platform, const char *name, dt_interval interval, int64_t n,
                               const char *method) {
   dt_platform_constant constant = {.name = name, .interval = interval, .n = n, .method = method};
@@ -53,11 +85,12 @@ static dt_status add_constants(const dt_calibration_set *set, dt_platform *platf
   dt_status status = set_constant(platform, "rate_bytes_per_s", fit->rate_bytes_per_s, fit->rate_n, rate_method);
   const dt_fit_point *capacity = last_point(&fit->capacities);
   if (!status && capacity)
-    status = set_constant(platform, "capacity_bytes", capacity->interval, capacity->n, capacity_method);
+    status = set_constant(platform, "capacity_bytes", capacity->interval, capacity->n, method_of_capacity(fit));
   /* The same for the simulator, by the names it looks for. */
   if (!status) status = set_constant(platform, "sim_link_bytes_per_s", fit->rate_bytes_per_s, fit->rate_n, rate_method);
   if (!status && capacity)
-    status = set_constant(platform, "sim_link_capacity_bytes", capacity->interval, capacity->n, capacity_method);
+    status =
+        set_constant(platform, "sim_link_capacity_bytes", capacity->interval, capacity->n, method_of_capacity(fit));
   for (size_t i = 0; i < fit->floors.count && !status; i++) {
     const dt_fit_point *p = &fit->floors.point[i];
     if (p->producers == set->design.producers && p->producer_bytes == (double)set->design.producer_bytes)
@@ -212,7 +245,9 @@ dt_status dt_calibration_tables(const dt_calibration *c, dt_platform *platform) 
       main_done = 1;
       if (!status) status = add_points(set, "rate_bytes_per_s", rate_method, &set->fit.rates, platform);
       if (!status) status = add_points(set, "t0_s", floor_method, &set->fit.floors, platform);
-      if (!status) status = add_points(set, "capacity_bytes", capacity_method, &set->fit.burst_capacities, platform);
+      if (!status)
+        status = add_points(set, "capacity_bytes", method_of_capacity(&set->fit), &set->fit.burst_capacities, platform);
+      if (!status) status = add_other_state(set, platform);
       if (!status) status = note_laws(set, platform);
     }
     for (int32_t alignment = DT_FIT_FREE; alignment <= DT_FIT_ALONE && !status; alignment++)

@@ -7,6 +7,7 @@
 #include "bootstrap.h"
 #include "core/error.h"
 #include "core/statistics.h"
+#include "states.h"
 
 /* Which samples speak for which constant; thresholds are those of fit.h. */
 static const double plateau = 0.95, recovered = 1.1, stalled = 1.15, small_gap = 0.1, short_bursts = 4.0;
@@ -42,6 +43,7 @@ typedef struct fitting {
   double rate_drift;      /* R of the current replicate over R: its capacities use its rate */
   dt_fit_points isolated; /* by K and B: isolated bursts (n) and how many of them stall (value) */
   dt_fit_points longest;  /* by K: the longest bursts that Q(K) counts */
+  int32_t *state;         /* [count], of states.h */
   const dt_fit *fit;
 } fitting;
 
@@ -119,17 +121,28 @@ static double rate_of(const fitting *f, const dt_fit_sample *s) {
   return f->fit->rate_bytes_per_s.value * f->rate_drift;
 }
 
-/* point NULL: all, divided by K. */
-static double capacity_median(const fitting *f, const dt_fit_point *point) {
+static double held_bytes(const fitting *f, const dt_fit_sample *s) {
+  return fmax(0.0, burst_bytes(s) - rate_of(f, s) * s->issue_s);
+}
+
+/* Of the rounds in one state. point NULL: all, divided by K. */
+static double capacity_median_in(const fitting *f, const dt_fit_point *point, int32_t state) {
   dt_resample_clear(f->resample);
   for (size_t i = 0; i < f->count; i++) {
     const dt_fit_sample *s = &f->samples[i];
-    if (point && !at_point(s, point)) continue;
+    if (f->state[i] != state || (point && !at_point(s, point))) continue;
     if (((!point || point->producer_bytes == 0.0) && !is_short(f, s)) || !is_capacity(f, s)) continue;
-    double capacity = fmax(0.0, burst_bytes(s) - rate_of(f, s) * s->issue_s);
-    dt_resample_take(f->resample, i, point ? capacity : capacity / s->producers);
+    dt_resample_take(f->resample, i, held_bytes(f, s) / (point ? 1 : s->producers));
   }
   return dt_resample_median(f->resample);
+}
+
+static double capacity_median(const fitting *f, const dt_fit_point *point) {
+  return capacity_median_in(f, point, DT_STATE_USUAL);
+}
+
+static double other_capacity_median(const fitting *f, const dt_fit_point *point) {
+  return capacity_median_in(f, point, DT_STATE_OTHER);
 }
 
 /* A rate to tell recovered bursts by, before R is known: nearly the largest seen. */
@@ -170,7 +183,11 @@ static int speaks_of_rate(const fitting *f, const dt_fit_sample *s) {
 }
 
 static int speaks_of_capacity(const fitting *f, const dt_fit_sample *s) {
-  return is_capacity(f, s);
+  return f->state[s - f->samples] == DT_STATE_USUAL && is_capacity(f, s);
+}
+
+static int speaks_of_other_capacity(const fitting *f, const dt_fit_sample *s) {
+  return f->state[s - f->samples] == DT_STATE_OTHER && is_capacity(f, s);
 }
 
 static dt_status count_isolated(fitting *f) {
@@ -190,13 +207,49 @@ static dt_status find_longest(fitting *f) {
   for (size_t i = 0; i < f->count; i++) {
     const dt_fit_sample *s = &f->samples[i];
     dt_fit_point *point;
-    if (!speaks_of_capacity(f, s)) continue;
+    if (!is_capacity(f, s)) continue;
     dt_status status = point_of(&f->longest, s, 0, &point);
     if (status) return status;
     double longest = short_bursts * s->producer_bytes;
     point->interval.value = point->interval.value > 0.0 ? fmin(point->interval.value, longest) : longest;
   }
   qsort(f->longest.point, f->longest.count, sizeof f->longest.point[0], by_place);
+  return DT_OK;
+}
+
+/* Tells the machine's states apart by how much more than its setting's median every isolated burst leaves queued. */
+static dt_status find_states(fitting *f, dt_fit *fit) {
+  dt_fit_points all = {.count = 0};
+  double *excess = malloc((f->count + 1) * sizeof *excess);
+  if (!excess) return dt_fail(DT_ERR_MEMORY, "fit: %zu samples", f->count);
+  dt_status status = find_points(f, speaks_of_capacity, 1, &all); /* until now all rounds are usual */
+  for (size_t p = 0; p < all.count && !status; p++) all.point[p].interval.value = capacity_median(f, &all.point[p]);
+  for (size_t i = 0; i < f->count && !status; i++) {
+    const dt_fit_sample *s = &f->samples[i];
+    excess[i] = NAN;
+    for (size_t p = 0; p < all.count && is_capacity(f, s); p++)
+      if (at_point(s, &all.point[p]))
+        excess[i] = (burst_bytes(s) - rate_of(f, s) * s->issue_s - all.point[p].interval.value) / burst_bytes(s);
+  }
+  if (!status) status = dt_find_states(f->samples, excess, f->count, f->state, fit->state_rounds);
+  free(excess);
+  return status;
+}
+
+static dt_status fit_capacities(fitting *f, dt_fit *fit) {
+  dt_status status = count_isolated(f);
+  if (!status) status = find_longest(f);
+  if (!status) status = find_states(f, fit);
+  if (!status) status = find_points(f, speaks_of_capacity, 0, &fit->capacities);
+  if (!status) status = find_points(f, speaks_of_capacity, 1, &fit->burst_capacities);
+  if (!status) status = find_points(f, speaks_of_other_capacity, 1, &fit->other_capacities);
+  if (status) return status;
+  dt_fit_points *groups[] = {&fit->capacities, &fit->burst_capacities, &fit->other_capacities};
+  for (size_t g = 0; g < 3; g++)
+    for (size_t p = 0; p < groups[g]->count; p++)
+      groups[g]->point[p].interval.value =
+          capacity_median_in(f, &groups[g]->point[p], g < 2 ? DT_STATE_USUAL : DT_STATE_OTHER);
+  fit->producer_capacity_bytes = fit->capacities.count ? capacity_median(f, NULL) : 0.0;
   return DT_OK;
 }
 
@@ -219,17 +272,7 @@ static dt_status fit_values(fitting *f, dt_fit *fit) {
   fit->rate_bytes_per_s.value = plateau_median(f, &fit->rates);
   fit->rate_n = (int64_t)dt_resample_count(f->resample);
 
-  status = count_isolated(f);
-  if (!status) status = find_longest(f);
-  if (!status) status = find_points(f, speaks_of_capacity, 0, &fit->capacities);
-  if (!status) status = find_points(f, speaks_of_capacity, 1, &fit->burst_capacities);
-  if (status) return status;
-  dt_fit_points *groups[] = {&fit->capacities, &fit->burst_capacities};
-  for (size_t g = 0; g < 2; g++)
-    for (size_t p = 0; p < groups[g]->count; p++)
-      groups[g]->point[p].interval.value = capacity_median(f, &groups[g]->point[p]);
-  fit->producer_capacity_bytes = fit->capacities.count ? capacity_median(f, NULL) : 0.0;
-  return DT_OK;
+  return fit_capacities(f, fit);
 }
 
 /* The percentile interval, widened to hold the value. */
@@ -240,13 +283,16 @@ static void set_interval(dt_interval *interval, const double *replicates, size_t
   interval->high = fmax(interval->value, dt_quantile(replicates, count, 0.975));
 }
 
+enum { GROUPS = 5 };
+
 /* One column of values per constant: R, then the groups in order. */
 static dt_status fit_intervals(fitting *f, int32_t replicates, dt_fit *fit) {
-  dt_fit_points *groups[] = {&fit->rates, &fit->floors, &fit->capacities, &fit->burst_capacities};
+  dt_fit_points *groups[] = {&fit->rates, &fit->floors, &fit->capacities, &fit->burst_capacities,
+                             &fit->other_capacities};
   double (*const medians[])(const fitting *, const dt_fit_point *) = {rate_median, floor_median, capacity_median,
-                                                                      capacity_median};
+                                                                      capacity_median, other_capacity_median};
   size_t columns = 1, stride = replicates > 0 ? (size_t)replicates : 1;
-  for (size_t g = 0; g < 4; g++) columns += groups[g]->count;
+  for (size_t g = 0; g < GROUPS; g++) columns += groups[g]->count;
   double *values = malloc(columns * stride * sizeof *values);
   size_t *used = calloc(columns, sizeof *used);
   if (!values || !used) {
@@ -259,7 +305,7 @@ static dt_status fit_intervals(fitting *f, int32_t replicates, dt_fit *fit) {
     f->rate_drift = isnan(value) ? 1.0 : value / fit->rate_bytes_per_s.value;
     if (!isnan(value)) values[used[0]++] = value;
     size_t column = 1;
-    for (size_t g = 0; g < 4; g++)
+    for (size_t g = 0; g < GROUPS; g++)
       for (size_t p = 0; p < groups[g]->count; p++, column++) {
         value = medians[g](f, &groups[g]->point[p]);
         if (!isnan(value)) values[column * stride + used[column]++] = value;
@@ -267,7 +313,7 @@ static dt_status fit_intervals(fitting *f, int32_t replicates, dt_fit *fit) {
   }
   set_interval(&fit->rate_bytes_per_s, values, used[0]);
   size_t column = 1;
-  for (size_t g = 0; g < 4; g++)
+  for (size_t g = 0; g < GROUPS; g++)
     for (size_t p = 0; p < groups[g]->count; p++, column++)
       set_interval(&groups[g]->point[p].interval, values + column * stride, used[column]);
   free(values), free(used);
@@ -286,15 +332,15 @@ dt_status dt_fit_samples(const dt_fit_sample *samples, size_t count, int32_t rep
   dt_fit result;
   memset(&result, 0, sizeof result);
   fitting f = {.samples = samples, .count = count, .fit = &result, .rate_drift = 1.0};
-  int32_t *rounds = malloc((count ? count : 1) * sizeof *rounds);
-  if (!rounds) return dt_fail(DT_ERR_MEMORY, "fit: %zu samples", count);
-  for (size_t i = 0; i < count; i++) rounds[i] = samples[i].round;
-  dt_status status = dt_resample_create(rounds, count, seed, &f.resample);
-  free(rounds);
-  if (status) return status;
-  status = fit_values(&f, &result);
+  int32_t *rounds = malloc((count + 1) * sizeof *rounds);
+  f.state = calloc(count + 1, sizeof *f.state);
+  dt_status status = rounds && f.state ? DT_OK : dt_fail(DT_ERR_MEMORY, "fit: %zu samples", count);
+  for (size_t i = 0; i < count && !status; i++) rounds[i] = samples[i].round;
+  if (!status) status = dt_resample_create(rounds, count, seed, &f.resample);
+  if (!status) status = fit_values(&f, &result);
   if (!status) status = fit_intervals(&f, replicates, &result);
   dt_resample_destroy(f.resample);
+  free(rounds), free(f.state);
   if (!status) *fit = result;
   return status;
 }

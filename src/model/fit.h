@@ -11,6 +11,7 @@
  *            from R, so that R and Q are not traded against each other. Q(K) is the median over bursts of at most 4
  *            times the smallest that stalls: producers share a link unevenly, in long bursts the mean ends well before
  *            the last, and a law in means would count that as capacity.
+ * Where the machine was in two states (states.h), Q is the usual one's; the other's is kept beside it.
  * Medians, because a delayed launch or a throttled round must not move a constant.
  */
 #ifndef DT_MODEL_FIT_H
@@ -58,6 +59,8 @@ typedef struct dt_fit {
   int64_t rate_n;
   dt_fit_points rates, floors, capacities; /* R(K,B), T0(K,B), Q(K) */
   dt_fit_points burst_capacities;          /* Q(K,B) */
+  dt_fit_points other_capacities;          /* Q(K,B) in the machine's other state; none: one state seen */
+  int64_t state_rounds[3];                 /* rounds in the usual state, in the other, in neither */
   double producer_capacity_bytes;          /* q of the variant Q = K*q; 0: no capacity measured */
 } dt_fit;
 

@@ -45,7 +45,7 @@ static void report_constants(FILE *out, const dt_platform *platform) {
 
 static void report_bursts(FILE *out, const dt_platform *platform) {
   tool_table *table = table_create("<table|<pattern|<operation|producers|bytes each|value|low|high|n");
-  static const char *const names[] = {"rate_bytes_per_s", "t0_s", "capacity_bytes"};
+  static const char *const names[] = {"rate_bytes_per_s", "t0_s", "capacity_bytes", "other_capacity_bytes"};
   for (size_t t = 0; t < dt_platform_table_count(platform); t++) {
     const dt_platform_table *source = dt_platform_table_at(platform, t);
     int shown = 0;

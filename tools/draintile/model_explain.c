@@ -25,6 +25,23 @@ static void print_table(FILE *out, const dt_platform_source *source) {
   fprintf(out, "     method: %s\n", table->method);
 }
 
+/* What the queue holds in the machine's other state, where calibration saw one. */
+static void print_other_state(FILE *out, const dt_platform *platform, const dt_platform_question *question,
+                              const dt_platform_table *capacities) {
+  const dt_platform_table *other = dt_platform_find_table(platform, "other_capacity_bytes", capacities->pattern,
+                                                          capacities->operation, capacities->alignment);
+  const dt_platform_table *share = dt_platform_find_table(platform, "other_state_share_ratio", capacities->pattern,
+                                                          capacities->operation, capacities->alignment);
+  const double at[] = {question->producers, question->producer_bytes};
+  dt_interval capacity, often;
+  if (!other || !share || other->argument_count != 2 || share->argument_count != 0) return;
+  if (dt_platform_interpolate(other, at, &capacity, NULL) || dt_platform_interpolate(share, at, &often, NULL)) return;
+  fprintf(out, "     in the machine's other state, %.0f %% of the rounds (95 %% interval %.0f to %.0f): Q = ",
+          100 * often.value, 100 * often.low, 100 * often.high);
+  print_value(out, 2, &capacity);
+  fprintf(out, "\n");
+}
+
 void model_explain(FILE *out, const dt_platform *platform, const dt_platform_question *question,
                    const dt_platform_source sources[3]) {
   static const char *const names[] = {"T0", "R", "Q"};
@@ -41,6 +58,7 @@ void model_explain(FILE *out, const dt_platform *platform, const dt_platform_que
     fprintf(out, "\n");
     if (sources[i].table) {
       print_table(out, &sources[i]);
+      if (i == 2) print_other_state(out, platform, question, sources[i].table);
     } else if (sources[i].constant) {
       fprintf(out, "     constant %s, n = %lld\n     method: %s\n", sources[i].constant->name,
               (long long)sources[i].constant->n, sources[i].constant->method);
