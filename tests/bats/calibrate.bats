@@ -131,8 +131,8 @@ verify() {
 @test "memory that is not paced: ends, and the file says how it was made" {
   run --separate-stderr timeout 60 "$DRAINTILE" calibrate --device cpu --quick --seed 3 \
     --output "$BATS_TEST_TMPDIR/plain.json"
-  if [ "$status" -eq 2 ]; then # memory is no queue: where no burst stalls (instrumented code) R cannot be had
-    [[ "$stderr" =~ "samples: " ]]
+  if [ "$status" -ne 0 ]; then # memory is no queue: where no burst stalls, or none recovers, a constant cannot be had
+    refused 3 'samples: '
     [ ! -e "$BATS_TEST_TMPDIR/plain.json" ]
     return
   fi

@@ -59,12 +59,15 @@ static int check_output(const calibrate_job *job) {
   return TOOL_OK;
 }
 
-/* The library's last failure, said by this process or, in a rank, left to the parent: one line either way. */
+/* The library's last failure, said by this process or, in a rank, left to the parent: one line either way. Samples
+ * that fix no constant are what this machine gave, nothing that the user put in; a platform file to verify is. */
 static int failed(const calibrate_job *job, dt_status status) {
-  if (!job->link) return log_status(status, NULL);
-  job->link->account->secondary = status == DT_ERR_PEER;
   const char *detail = dt_error_detail();
-  return rank_link_fail(job->link, log_exit_code(status), "%s", *detail ? detail : dt_status_text(status));
+  if (!*detail) detail = dt_status_text(status);
+  int code = status == DT_ERR_INPUT && !job->verified ? TOOL_FAILED : log_exit_code(status);
+  if (!job->link) return log_fail(code, "%s", detail);
+  job->link->account->secondary = status == DT_ERR_PEER;
+  return rank_link_fail(job->link, code, "%s", detail);
 }
 
 /* Calibrates or verifies and reports, on the rank that holds the results. */
