@@ -9,10 +9,12 @@
 #include <draintile/combine.h>
 #include <draintile/combine_bench.h>
 #include <draintile/comm.h>
+#include <draintile/cuda_memory.h>
 #include <draintile/cuda_moe.h>
 #include <draintile/gemm.h>
 #include <draintile/model.h>
 #include <draintile/moe.h>
+#include <draintile/moe_bench.h>
 #include <draintile/plan.h>
 #include <draintile/platform.h>
 #include <draintile/reference.h>

@@ -1,0 +1,116 @@
+/* The benchmark of the MoE layer on GPUs (draintile/cuda_moe.h): shapes of published models, seeded routers, and every
+ * schedule of one layer timed in turns on the GPUs of this machine.
+ *
+ *     dt_moe_bench_open(&config, &bench);                    weights of one model on every GPU
+ *     dt_moe_bench_run(bench, &row, &result);                any number of rows: router, tokens, methods
+ *     dt_moe_bench_result_free(&result);
+ *     dt_moe_bench_close(bench);
+ *
+ * Weights and tokens are random values that any GPU can make again from their indices, so that each rank checks its
+ * peers' tokens against its own experts in float64.
+ */
+#ifndef DRAINTILE_MOE_BENCH_H
+#define DRAINTILE_MOE_BENCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <draintile/cuda_moe.h>
+#include <draintile/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* One layer of a published model. */
+typedef struct dt_moe_shape {
+  const char *name;
+  int64_t hidden, intermediate;
+  int32_t experts, top_k;
+} dt_moe_shape;
+enum { DT_MOE_SHAPES = 7 };
+/* index: 0 to DT_MOE_SHAPES - 1; NULL beyond. */
+const dt_moe_shape *dt_moe_shape_at(int32_t index);
+
+/* balanced: all ranks' choices deal the experts in shuffled rounds, so that every expert gets the same number within
+ * one, and no token one expert twice. skewed: drawn without replacement with weights rank^-0.5 under a random
+ * permutation. crossed: as balanced, but over the experts of the next rank alone: on two ranks the remote share of a
+ * large group. */
+typedef enum dt_moe_router {
+  DT_MOE_ROUTER_BALANCED = 0,
+  DT_MOE_ROUTER_SKEWED = 1,
+  DT_MOE_ROUTER_CROSSED = 2
+} dt_moe_router;
+/* ids, weights: [ranks][tokens][top_k]; a token's weights sum to 1. Pure: a seed gives the same everywhere.
+ * DT_ERR_ARGUMENT names the field: experts must divide among the ranks, and a token needs top_k different ones. */
+dt_status dt_moe_route(dt_moe_router router, uint64_t seed, int32_t ranks, int32_t experts, int32_t top_k,
+                       int64_t tokens, int32_t *ids, float *weights);
+
+typedef struct dt_moe_bench_config {
+  size_t size;   /* sizeof, set by dt_moe_bench_config_init */
+  int32_t ranks; /* GPUs of this machine, 1 to 8 */
+  dt_moe_shape shape;
+  int64_t max_tokens;      /* of any rank in any row */
+  int32_t repeat, warm_up; /* samples of each method (20), in turns; rounds before them (3) */
+  int32_t checked_tokens;  /* sampled a rank and compared with float64 (16) */
+  uint64_t seed;
+  double timeout_s; /* of any wait (10) */
+} dt_moe_bench_config;
+void dt_moe_bench_config_init(dt_moe_bench_config *config);
+
+typedef struct dt_moe_bench dt_moe_bench;
+
+/* A thread a GPU makes weights, layer and tokens. DT_ERR_NO_DEVICE: fewer GPUs than ranks. DT_ERR_UNSUPPORTED: built
+ * without CUDA, not Hopper GPUs, or no peer access. */
+dt_status dt_moe_bench_open(const dt_moe_bench_config *config, dt_moe_bench **bench);
+void dt_moe_bench_close(dt_moe_bench *bench); /* NULL allowed */
+
+/* What is timed: a schedule of the whole layer, or one of its parts. */
+typedef struct dt_moe_bench_method {
+  int32_t part; /* -1: the layer; else a dt_cuda_moe_part, on the plan of the last schedule before it in the list */
+  dt_schedule schedule;
+  int32_t raster_bands, group_tasks, lead, wave_experts, dedup; /* as dt_cuda_moe_config */
+  int32_t graph;                                                /* 1: replays a CUDA graph; 0: launched live */
+} dt_moe_bench_method;
+
+typedef struct dt_moe_bench_row {
+  dt_moe_router router;
+  int64_t tokens; /* of every rank */
+  const dt_moe_bench_method *methods;
+  int32_t method_count;
+} dt_moe_bench_row;
+
+typedef struct dt_moe_bench_timing {
+  double median_s;           /* of the slowest rank's time */
+  double *samples_s;         /* [repeat], the slowest rank's */
+  double host_issue_s;       /* of dt_cuda_moe_forward, median over the samples, slowest rank; NaN: a graph or a part */
+  int64_t words_wrong;       /* 4-byte words of all outputs that differ from the first method's; -1: a part */
+  double max_relative_error; /* sampled tokens against float64, all ranks; NaN: a part, or a value was not finite */
+  uint64_t dispatch_bytes, combine_bytes; /* the most that a rank sent to others, as the layer counts */
+} dt_moe_bench_timing;
+
+typedef struct dt_moe_bench_result {
+  dt_moe_bench_timing *timings; /* [method_count] */
+  int32_t *counts;              /* [ranks][experts] */
+  int32_t method_count;
+  int64_t rank_rows[8];             /* of its experts */
+  int64_t sent_rows[8];             /* combine rows to other ranks */
+  int64_t dispatch_rows[8];         /* distinct (token, other rank) pairs: the fewest it must dispatch */
+  int32_t touched_experts[8];       /* that have rows */
+  uint64_t device_bytes;            /* of the layer, weights apart, largest rank */
+  uint64_t weight_bytes;            /* of one rank */
+  double sm_hz_before, sm_hz_after; /* of rank 0, measured; 0: unknown */
+  char device[256];
+} dt_moe_bench_result;
+
+/* Checks every layer method, then times all methods in turns: the cache is evicted and the GPUs meet before each
+ * sample. Output values are compared with the first layer method's to the bit. */
+dt_status dt_moe_bench_run(dt_moe_bench *bench, const dt_moe_bench_row *row, dt_moe_bench_result *result);
+void dt_moe_bench_result_free(dt_moe_bench_result *result);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

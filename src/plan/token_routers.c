@@ -1,0 +1,129 @@
+/* Shapes and routers of the layer benchmark. Pure: the same seed gives the same ids everywhere. */
+#include <draintile/moe_bench.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "core/random.h"
+
+/* The mixture layers of the models' published configurations. */
+static const dt_moe_shape shapes[DT_MOE_SHAPES] = {
+    {"qwen3-30b", 2048, 768, 128, 8}, {"qwen3-235b", 4096, 1536, 128, 8},  {"qwen3-next", 2048, 512, 512, 10},
+    {"olmoe", 2048, 1024, 64, 8},     {"deepseek-v3", 7168, 2048, 256, 8}, {"v4-flash", 4096, 2048, 256, 6},
+    {"mixtral", 4096, 14336, 8, 2},
+};
+
+const dt_moe_shape *dt_moe_shape_at(int32_t index) {
+  return index >= 0 && index < DT_MOE_SHAPES ? &shapes[index] : NULL;
+}
+
+static void shuffle(dt_random *random, int32_t *list, int32_t count) {
+  for (int32_t i = count - 1; i > 0; i--) {
+    const int32_t other = (int32_t)dt_random_below(random, (uint64_t)i + 1), swap = list[i];
+    list[i] = list[other];
+    list[other] = swap;
+  }
+}
+
+static int holds(const int32_t *ids, int32_t count, int32_t id) {
+  for (int32_t i = 0; i < count; i++)
+    if (ids[i] == id) return 1;
+  return 0;
+}
+
+/* Deals `list` round by round, shuffled anew for each. A token that spans two rounds may find one of its experts at the
+ * front of the second: the next that it lacks changes places with it. */
+static void deal(dt_random *random, int32_t *list, int32_t count, int32_t *at, int64_t tokens, int32_t top_k,
+                 int32_t *ids) {
+  for (int64_t t = 0; t < tokens; t++, ids += top_k)
+    for (int32_t c = 0; c < top_k; c++) {
+      if (*at == count) {
+        shuffle(random, list, count);
+        *at = 0;
+      }
+      int32_t other = *at;
+      while (holds(ids, c, list[other])) other++;
+      ids[c] = list[other];
+      list[other] = list[*at];
+      list[(*at)++] = ids[c];
+    }
+}
+
+static int32_t draw(dt_random *random, const double *upto, int32_t count) {
+  const double at = dt_random_unit(random) * upto[count - 1];
+  int32_t low = 0, high = count - 1;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (upto[middle] > at)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+static void draw_tokens(dt_random *random, const double *upto, int32_t count, int64_t tokens, int32_t top_k,
+                        int32_t *ids) {
+  for (int64_t t = 0; t < tokens; t++, ids += top_k)
+    for (int32_t c = 0; c < top_k; c++) {
+      do ids[c] = draw(random, upto, count);
+      while (holds(ids, c, ids[c]));
+    }
+}
+
+static void fill_weights(dt_random *random, int64_t tokens, int32_t top_k, float *weights) {
+  for (int64_t t = 0; t < tokens; t++, weights += top_k) {
+    double sum = 0, value[top_k];
+    for (int32_t c = 0; c < top_k; c++) sum += value[c] = 0.1 + dt_random_unit(random);
+    for (int32_t c = 0; c < top_k; c++) weights[c] = (float)(value[c] / sum);
+  }
+}
+
+static dt_status check(dt_moe_router router, int32_t ranks, int32_t experts, int32_t top_k, int64_t tokens) {
+  if (ranks < 1 || ranks > 64) return dt_fail(DT_ERR_ARGUMENT, "ranks: %d; 1 to 64 allowed", ranks);
+  if (experts < 1 || experts % ranks)
+    return dt_fail(DT_ERR_ARGUMENT, "experts: %d; a multiple of the %d ranks", experts, ranks);
+  const int32_t reach = router == DT_MOE_ROUTER_CROSSED ? experts / ranks : experts;
+  if (top_k < 1 || top_k > reach || top_k > 64)
+    return dt_fail(DT_ERR_ARGUMENT, "top_k: %d; 1 to %d allowed", top_k, reach < 64 ? reach : 64);
+  if (tokens < 0 || tokens > 1 << 24)
+    return dt_fail(DT_ERR_ARGUMENT, "tokens: %lld; 0 to 2^24 allowed", (long long)tokens);
+  if (router != DT_MOE_ROUTER_BALANCED && router != DT_MOE_ROUTER_SKEWED && router != DT_MOE_ROUTER_CROSSED)
+    return dt_fail(DT_ERR_ARGUMENT, "router: %d; 0 to 2 allowed", (int)router);
+  return DT_OK;
+}
+
+dt_status dt_moe_route(dt_moe_router router, uint64_t seed, int32_t ranks, int32_t experts, int32_t top_k,
+                       int64_t tokens, int32_t *ids, float *weights) {
+  const dt_status status = check(router, ranks, experts, top_k, tokens);
+  if (status) return status;
+  int32_t *list = malloc((size_t)experts * sizeof *list);
+  double *upto = malloc((size_t)experts * sizeof *upto);
+  if (!list || !upto) {
+    free(list), free(upto);
+    return dt_fail(DT_ERR_MEMORY, "router: %d experts", experts);
+  }
+  dt_random random = {seed};
+  const int64_t slots = tokens * top_k;
+  int32_t reach = experts, at = experts;
+  for (int32_t i = 0; i < experts; i++) list[i] = i;
+  if (router == DT_MOE_ROUTER_SKEWED) {
+    double sum = 0;
+    shuffle(&random, list, experts);
+    for (int32_t i = 0; i < experts; i++) upto[i] = sum += pow(list[i] + 1, -0.5);
+  }
+  for (int32_t s = 0; s < ranks; s++) {
+    if (router == DT_MOE_ROUTER_CROSSED) {
+      reach = at = experts / ranks;
+      for (int32_t i = 0; i < reach; i++) list[i] = (s + 1) % ranks * reach + i;
+    }
+    if (router == DT_MOE_ROUTER_SKEWED)
+      draw_tokens(&random, upto, experts, tokens, top_k, ids + s * slots);
+    else
+      deal(&random, list, reach, &at, tokens, top_k, ids + s * slots);
+  }
+  fill_weights(&random, tokens * ranks, top_k, weights);
+  free(list), free(upto);
+  return DT_OK;
+}
