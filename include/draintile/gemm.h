@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <draintile/plan.h>
 #include <draintile/status.h>
 
 #ifdef __cplusplus
@@ -37,8 +38,12 @@ typedef struct dt_cuda_gemm {
   int64_t owner_rows[DT_CUDA_OWNERS_MAX]; /* [owner_rows][n] */
   uint32_t *ready; /* NULL, or [bands], zeroed by the caller. A band is up to 128 rows of an expert; bands count on from
                       expert to expert. Each stored tile adds its rows times its columns in units of 128 to its band's
-                      counter (release, this device): a band is complete at rows * 2 * ceil(n / 256). The order of tiles
-                      is not specified */
+                      counter (release, this device): a band is complete at rows * 2 * ceil(n / 256). Counters come in
+                      the order of bands; paced: but for an expert's last band of at most 64 rows, which is the last of
+                      its raster_bands. The order of tiles is not specified */
+  dt_order order;  /* of bands (draintile/plan.h): natural (default), remote-first or paced */
+  const int32_t
+      *remote_rows;      /* [experts], not for natural: how many of each expert's rows other ranks own; its first */
   int32_t raster_bands;  /* bands of 128 rows that run column by column together; even; 0: 16 */
   int32_t tensor_stores; /* 1 (default): 16 rows that stay together leave through the copy engine; 0: every row
                             by 16-byte stores, as rows that do not stay together always do */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "cuda/tile_gemm.h"
+#include "cuda/tile_table.h"
 
 void dt_cuda_gemm_init(dt_cuda_gemm *gemm) {
   memset(gemm, 0, sizeof *gemm);
@@ -30,6 +30,8 @@ static dt_status check_shape(const dt_cuda_gemm *gemm) {
     return dt_fail(DT_ERR_ARGUMENT, "k: %lld; a multiple of 8 up to 2^30 allowed", (long long)gemm->k);
   if (gemm->raster_bands < 0 || gemm->raster_bands % 2 != 0 || gemm->raster_bands > 1 << 16)
     return dt_fail(DT_ERR_ARGUMENT, "raster_bands: %d; an even number up to 65536, or 0, allowed", gemm->raster_bands);
+  if (gemm->order < DT_ORDER_NATURAL || gemm->order > DT_ORDER_PACED)
+    return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced allowed", (int)gemm->order);
   if (!(gemm->timeout_s >= 0 && gemm->timeout_s < 4000))
     return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", gemm->timeout_s);
   if (gemm->row_target != NULL && (gemm->owners < 1 || gemm->owners > DT_CUDA_OWNERS_MAX))
@@ -69,6 +71,7 @@ static dt_status check_pointers(const dt_cuda_gemm *gemm, const void *workspace)
                 {"b", gemm->b, 16, 0},
                 {"out", gemm->out, 16, gemm->row_target != NULL},
                 {"counts", gemm->counts, 4, 0},
+                {"remote_rows", gemm->remote_rows, 4, gemm->order == DT_ORDER_NATURAL},
                 {"row_target", gemm->row_target, 8, 1},
                 {"ready", gemm->ready, 4, 1},
                 {"workspace", workspace, DT_TILE_TABLE_OFFSET, 0}};
@@ -192,7 +195,8 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
   params.k_blocks = (int32_t)((gemm->k + DT_TILE_K - 1) / DT_TILE_K);
   params.tensor_stores = gemm->tensor_stores;
 
-  cudaError_t error = dt_tile_table_launch(&table, tasks_max(gemm), stream);
+  const dt_tile_order order = {.order = (int32_t)gemm->order, .remote_rows = gemm->remote_rows};
+  cudaError_t error = dt_tile_ordered_table_launch(&table, &order, tasks_max(gemm), stream);
   if (error != cudaSuccess) return cuda_fail(error, "task table");
   error = dt_tile_gemm_launch(&params, (int)(DT_TILE_CLUSTER * clusters), stream);
   return error == cudaSuccess ? DT_OK : cuda_fail(error, "tile kernel");

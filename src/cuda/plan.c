@@ -98,7 +98,7 @@ dt_status dt_device_plan_prepare(dt_device_plan *plan, size_t *bytes) {
   if (status != DT_OK) return status;
   dt_device_plan_derive(plan);
   plan->warps = PLAN_WARPS;
-  plan->blocks = blocks_for(plan->capacity.tasks, plan->warps, PLAN_BLOCKS_MAX);
+  plan->blocks = blocks_for(plan->capacity.tasks + plan->capacity.parts, plan->warps, PLAN_BLOCKS_MAX);
   *bytes = dt_summary_bytes(plan) <= (size_t)shared ? 0 : (size_t)plan->blocks * dt_summary_bytes(plan);
   return DT_OK;
 }

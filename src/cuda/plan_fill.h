@@ -2,29 +2,8 @@
 #ifndef DT_CUDA_PLAN_FILL_H
 #define DT_CUDA_PLAN_FILL_H
 
+#include "plan_paced.h"
 #include "plan_summary.h"
-
-/* The k-th entry of an expert's paced order (dt_expert_paced): i remote and k - i local bands come before it. A
- * proportional guess for i is off by two, and by the rounding of a float; comparing keys corrects it. */
-DT_PHASE int32_t dt_paced_band(int32_t remote, int32_t local, int32_t k) {
-  const int64_t nr = remote, nl = local;
-  if (remote == 0 || local == 0) return k;
-  int32_t i = dt_min32((int32_t)((float)k * (float)remote / (float)(remote + local)), k);
-  /* Local j = k - i is before remote i - 1: one remote too many. Remote i is before local j - 1: one too few. */
-  DT_ROLLED
-  while (i > 0 && k - i < local && (2 * ((int64_t)k - i) + 1) * nr < (2 * (int64_t)i - 1) * nl) i--;
-  DT_ROLLED
-  while (k - i > 0 && i < remote && (2 * (int64_t)i + 1) * nl <= (2 * ((int64_t)k - i) - 1) * nr) i++;
-  const int32_t j = k - i;
-  const int take = j == local || (i < remote && (2 * (int64_t)i + 1) * nl <= (2 * (int64_t)j + 1) * nr);
-  return take ? i : remote + j;
-}
-
-/* Local bands before remote band i in the paced order. */
-DT_PHASE int32_t dt_paced_local_before(int32_t remote, int32_t local, int32_t i) {
-  const int64_t key = (2 * (int64_t)i + 1) * local;
-  return key == 0 ? 0 : (int32_t)dt_min64(((key - 1) / remote + 1) / 2, local);
-}
 
 /* Bands of this rank's expert e. */
 DT_PHASE int32_t dt_expert_bands(const dt_device_plan *plan, const dt_summary *s, int32_t e) {

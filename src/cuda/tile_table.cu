@@ -4,6 +4,27 @@
 
 enum { DT_TABLE_THREADS = 256 };
 
+/* In shared memory, the same in every block. */
+typedef struct dt_table_scratch {
+  int32_t *first_row;               /* [experts + 1] */
+  int32_t *remote_bands, *expert;   /* remote-first: [experts]; expert: by number of remote bands */
+  int32_t *first_slot, *first_task; /* [runs + 1] */
+} dt_table_scratch;
+
+static __host__ __device__ __forceinline__ int32_t dt_table_runs(int32_t experts, int32_t order) {
+  return order == DT_ORDER_REMOTE_FIRST ? 2 * experts : experts;
+}
+
+DT_DEVICE dt_table_scratch dt_table_scratch_at(int32_t *memory, int32_t experts, int32_t runs) {
+  dt_table_scratch s;
+  s.first_row = memory;
+  s.first_slot = s.first_row + experts + 1;
+  s.first_task = s.first_slot + runs + 1;
+  s.remote_bands = s.first_task + runs + 1;
+  s.expert = s.remote_bands + experts;
+  return s;
+}
+
 DT_DEVICE int32_t dt_scan_warp(int32_t value) {
   for (int i = 1; i < 32; i *= 2) {
     int32_t other = __shfl_up_sync(0xffffffffu, value, i);
@@ -12,13 +33,11 @@ DT_DEVICE int32_t dt_scan_warp(int32_t value) {
   return value;
 }
 
-/* First rows, bands and tasks of all experts, by one warp, each array experts + 1 long. any_short: some band has at
- * most 64 rows. */
-DT_DEVICE void dt_scan(const dt_tile_table &table, int32_t *first_row, int32_t *first_band, int32_t *first_task,
-                       uint32_t &error, int32_t &any_short) {
+/* First rows of all experts, by one warp. any_short: some expert's last band has at most 64 rows. */
+DT_DEVICE void dt_scan_rows(const dt_tile_table &table, const dt_table_scratch &s, uint32_t &error,
+                            int32_t &any_short) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
   int64_t row = 0;
-  int32_t band = 0, task = 0;
   any_short = 0;
   for (int32_t base = 0; base < table.experts; base += 32) {
     const int32_t expert = base + lane;
@@ -34,26 +53,73 @@ DT_DEVICE void dt_scan(const dt_tile_table &table, int32_t *first_row, int32_t *
     end = min(end, (int64_t)table.rows_capacity);
     int64_t start = __shfl_up_sync(0xffffffffu, end, 1);
     if (lane == 0) start = row;
-    const int32_t rows = (int32_t)(end - start);
-    const int32_t tasks = dt_expert_tasks(rows, table.column_tiles, table.raster_bands);
-    any_short |= dt_ends_short(rows);
-    const int32_t last_band = dt_scan_warp(dt_bands(rows)), last_task = dt_scan_warp(tasks);
-    if (expert < table.experts) {
-      first_row[expert] = (int32_t)start;
-      first_band[expert] = band + last_band - dt_bands(rows);
-      first_task[expert] = task + last_task - tasks;
-    }
+    any_short |= dt_ends_short((int32_t)(end - start));
+    if (expert < table.experts) s.first_row[expert] = (int32_t)start;
     row = __shfl_sync(0xffffffffu, end, 31);
-    band += __shfl_sync(0xffffffffu, last_band, 31);
-    task += __shfl_sync(0xffffffffu, last_task, 31);
   }
-  if (lane == 0) {
-    first_row[table.experts] = (int32_t)row;
-    first_band[table.experts] = band;
-    first_task[table.experts] = task;
-  }
+  if (lane == 0) s.first_row[table.experts] = (int32_t)row;
   error = __reduce_max_sync(0xffffffffu, error);
   any_short = __any_sync(0xffffffffu, any_short);
+}
+
+/* Experts by number of remote bands, descending, ties by index: each counts those that come before it. Whole block. */
+DT_DEVICE void dt_sort_experts(const dt_tile_table &table, const dt_tile_order &order, const dt_table_scratch &s) {
+  for (int32_t e = (int32_t)threadIdx.x; e < table.experts; e += DT_TABLE_THREADS)
+    s.remote_bands[e] = dt_remote_bands(s.first_row[e + 1] - s.first_row[e], order.remote_rows[e]);
+  __syncthreads();
+  for (int32_t e = (int32_t)threadIdx.x; e < table.experts; e += DT_TABLE_THREADS) {
+    const int32_t bands = s.remote_bands[e];
+    int32_t before = 0;
+    for (int32_t other = 0; other < table.experts; other++)
+      before += s.remote_bands[other] > bands || (s.remote_bands[other] == bands && other < e);
+    s.expert[before] = e;
+  }
+  __syncthreads();
+}
+
+/* Slots are not known before the scan of the runs, which does not need them. */
+DT_DEVICE dt_run dt_run_of(const dt_tile_table &table, const dt_tile_order &order, const dt_table_scratch &s,
+                           int32_t index) {
+  dt_run run;
+  const int32_t k = index < table.experts ? index : index - table.experts;
+  run.expert = order.order == DT_ORDER_REMOTE_FIRST ? s.expert[k] : k;
+  run.row = s.first_row[run.expert];
+  run.rows = s.first_row[run.expert + 1] - run.row;
+  run.slot = run.remote = 0;
+  if (order.order == DT_ORDER_PACED) run.remote = dt_remote_bands(run.rows, order.remote_rows[run.expert]);
+  if (order.order == DT_ORDER_REMOTE_FIRST) {
+    const int32_t remote = dt_remote_run_rows(run.rows, s.remote_bands[run.expert]);
+    if (index >= table.experts) run.row += remote;
+    run.rows = index < table.experts ? remote : run.rows - remote;
+  }
+  return run;
+}
+
+/* First slots and tasks of all runs, by one warp. */
+DT_DEVICE void dt_scan_runs(const dt_tile_table &table, const dt_tile_order &order, const dt_table_scratch &s,
+                            int32_t runs) {
+  const int32_t lane = (int32_t)(threadIdx.x % 32);
+  int32_t slot = 0, task = 0;
+  for (int32_t base = 0; base < runs; base += 32) {
+    const int32_t index = base + lane;
+    int32_t bands = 0, tasks = 0;
+    if (index < runs) {
+      const dt_run run = dt_run_of(table, order, s, index);
+      bands = dt_bands(run.rows);
+      tasks = dt_run_tasks(&run, table.column_tiles, table.raster_bands);
+    }
+    const int32_t until_slot = dt_scan_warp(bands), until_task = dt_scan_warp(tasks);
+    if (index < runs) {
+      s.first_slot[index] = slot + until_slot - bands;
+      s.first_task[index] = task + until_task - tasks;
+    }
+    slot += __shfl_sync(0xffffffffu, until_slot, 31);
+    task += __shfl_sync(0xffffffffu, until_task, 31);
+  }
+  if (lane == 0) {
+    s.first_slot[runs] = slot;
+    s.first_task[runs] = task;
+  }
 }
 
 DT_DEVICE void dt_write_task(const dt_tile_table &table, int32_t index, const dt_tile_task &task) {
@@ -64,42 +130,51 @@ DT_DEVICE void dt_write_task(const dt_tile_table &table, int32_t index, const dt
 }
 
 /* Every block scans all experts; every thread writes one task, or those that it is cut into. */
-__global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const dt_tile_table table) {
-  extern __shared__ int32_t dt_first[];
+__global__ void __launch_bounds__(DT_TABLE_THREADS)
+    dt_tile_table_kernel(const dt_tile_table table, const dt_tile_order order) {
+  extern __shared__ int32_t dt_memory[];
   __shared__ dt_cut cut;
-  int32_t *first_row = dt_first, *first_band = first_row + table.experts + 1;
-  int32_t *first_task = first_band + table.experts + 1;
+  const int32_t runs = dt_table_runs(table.experts, order.order);
+  const dt_table_scratch s = dt_table_scratch_at(dt_memory, table.experts, runs);
+  const bool scans = threadIdx.x < 32;
+  uint32_t error = DT_TILE_OK;
+  int32_t any_short = 0;
   dt_grid_launch(); /* the GEMM may set up its pipelines meanwhile */
   dt_grid_wait();   /* what the stream did before: the counts, and readers of the last table */
-  if (threadIdx.x < 32) {
-    uint32_t error = DT_TILE_OK;
-    int32_t any_short;
-    dt_scan(table, first_row, first_band, first_task, error, any_short);
+  if (scans) dt_scan_rows(table, s, error, any_short);
+  if (order.order == DT_ORDER_REMOTE_FIRST) {
+    __syncthreads();
+    dt_sort_experts(table, order, s);
+  }
+  if (scans) {
+    __syncwarp();
+    dt_scan_runs(table, order, s, runs);
     __syncwarp();
     if (threadIdx.x == 0) {
-      const int32_t tasks = first_task[table.experts];
+      const int32_t tasks = s.first_task[runs];
       cut = dt_cut_of(tasks, table.clusters, any_short, table.whole_columns);
       if (blockIdx.x == 0) {
         table.header->next = 0;
         table.header->count = (uint32_t)(tasks + cut.tasks * (cut.parts - 1));
         table.header->error = error;
-        table.header->rows = (uint32_t)first_row[table.experts];
+        table.header->rows = (uint32_t)s.first_row[table.experts];
       }
     }
   }
   __syncthreads();
-  const int32_t task = (int32_t)(blockIdx.x * DT_TABLE_THREADS + threadIdx.x), tasks = first_task[table.experts];
+  const int32_t task = (int32_t)(blockIdx.x * DT_TABLE_THREADS + threadIdx.x), tasks = s.first_task[runs];
   if (task >= tasks) return;
-  int32_t low = 0, high = table.experts; /* first_task[low] <= task < first_task[high] */
+  int32_t low = 0, high = runs; /* first_task[low] <= task < first_task[high] */
   while (high - low > 1) {
     int32_t middle = (low + high) / 2;
-    if (first_task[middle] <= task)
+    if (s.first_task[middle] <= task)
       low = middle;
     else
       high = middle;
   }
-  const dt_tile_task made = dt_expert_task(low, first_row[low], first_row[low + 1] - first_row[low], first_band[low],
-                                           table.column_tiles, table.raster_bands, task - first_task[low]);
+  dt_run run = dt_run_of(table, order, s, low);
+  run.slot = s.first_slot[low];
+  const dt_tile_task made = dt_run_task(&run, table.column_tiles, table.raster_bands, task - s.first_task[low]);
   const int32_t whole = tasks - cut.tasks;
   if (task < whole) {
     dt_write_task(table, task, made);
@@ -109,10 +184,19 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS) dt_tile_table_kernel(const d
     dt_write_task(table, whole + cut.parts * (task - whole) + i, dt_part_of(made, i, cut.parts));
 }
 
-extern "C" cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream) {
+extern "C" cudaError_t dt_tile_ordered_table_launch(const dt_tile_table *table, const dt_tile_order *order,
+                                                    int64_t tasks_max, cudaStream_t stream) {
+  enum { SHARED_BY_DEFAULT = 48 * 1024 };
   unsigned blocks = (unsigned)((tasks_max + DT_TABLE_THREADS - 1) / DT_TABLE_THREADS);
   if (blocks == 0) blocks = 1;
-  const size_t shared = 3 * sizeof(int32_t) * ((size_t)table->experts + 1);
+  const size_t experts = (size_t)table->experts, runs = (size_t)dt_table_runs(table->experts, order->order);
+  const size_t sorted = order->order == DT_ORDER_REMOTE_FIRST ? 2 * experts : 0;
+  const size_t shared = sizeof(int32_t) * (experts + 1 + 2 * (runs + 1) + sorted);
+  if (shared > SHARED_BY_DEFAULT) {
+    cudaError_t error =
+        cudaFuncSetAttribute(dt_tile_table_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (error != cudaSuccess) return error;
+  }
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -123,5 +207,10 @@ extern "C" cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t 
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, dt_tile_table_kernel, *table);
+  return cudaLaunchKernelEx(&config, dt_tile_table_kernel, *table, *order);
+}
+
+extern "C" cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream) {
+  const dt_tile_order natural = {DT_ORDER_NATURAL, NULL};
+  return dt_tile_ordered_table_launch(table, &natural, tasks_max, stream);
 }

@@ -1,28 +1,54 @@
 /* The arithmetic of the grouped GEMM's task table, for host and device.
  *
- * Bands are 128 rows of an expert, the last may be short. Up to `raster_bands` bands form a unit, whose tiles run two
- * columns at a time, all bands of the unit before the next columns, so that weights are read once a unit and rows stay
- * in the L2 cache. Bands with more than 64 rows go in pairs that share the weights of a column. One that is left over,
- * and a band of at most 64 rows, takes two columns at once instead: beside a full band it would only wait for it.
+ * Bands are 128 rows of an expert, the last may be short. A run is consecutive bands of one expert in the order of the
+ * table; up to `raster_bands` of its entries form a unit, whose tiles run two columns at a time, all bands of the unit
+ * before the next columns, so that weights are read once a unit and rows stay in the L2 cache. Bands with more than 64
+ * rows go in pairs that share the weights of a column. One that is left over, and a band of at most 64 rows, takes two
+ * columns at once instead: beside a full band it would only wait for it. It comes last in its unit.
  *
  * When all bands are whole and the last round of tasks would leave most of the clusters idle, its tasks are cut: into
  * two of 64 rows a CTA, which take 0.63 of a whole one's time, or those again into two of 128 columns, 0.38 of it.
+ *
+ * Orders (draintile/plan.h): natural has a run an expert; remote-first one for each expert's bands with remote rows,
+ * then one for each expert's others; paced a run an expert, whose bands are mixed.
  */
 #ifndef DT_CUDA_TILE_TABLE_H
 #define DT_CUDA_TILE_TABLE_H
 
+#include <draintile/plan.h>
+
+#include "cuda/plan_paced.h"
 #include "cuda/tile_gemm.h"
 
-#ifdef __CUDACC__
-#define DT_BOTH static __host__ __device__ __forceinline__
-#else
-#define DT_BOTH static inline
+#define DT_BOTH DT_PHASE
+
+/* The order of the bands. */
+typedef struct dt_tile_order {
+  int32_t order;              /* of dt_order */
+  const int32_t *remote_rows; /* [experts], on the device: how many of each expert's rows, the first, other ranks own */
+} dt_tile_order;
+
+/* As dt_tile_table_launch, in any order. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+cudaError_t dt_tile_ordered_table_launch(const dt_tile_table *table, const dt_tile_order *order, int64_t tasks_max,
+                                         cudaStream_t stream);
+#ifdef __cplusplus
+}
 #endif
 
+/* Consecutive bands of one expert, the first of which starts at `row`. */
+typedef struct dt_run {
+  int32_t expert, row, rows;
+  int32_t slot;   /* place in the order, and so among the counters, of its first entry */
+  int32_t remote; /* paced: so many of the bands, the first, are spread among the others; else 0 */
+} dt_run;
+
 /* Bands of a unit: `pairs` pairs, then `singles` on their own. */
-typedef struct dt_unit {
+typedef struct dt_tile_unit {
   int32_t pairs, singles;
-} dt_unit;
+} dt_tile_unit;
 
 DT_BOTH int32_t dt_bands(int32_t rows) {
   return (rows + DT_TILE_M - 1) / DT_TILE_M;
@@ -31,59 +57,99 @@ DT_BOTH int32_t dt_bands(int32_t rows) {
 DT_BOTH int32_t dt_ends_short(int32_t rows) {
   return rows > 0 && (rows - 1) % DT_TILE_M < 64;
 }
-/* Units before an expert's last one: whole pairs, since raster_bands is even. */
-DT_BOTH int32_t dt_units_before(int32_t rows, int32_t raster_bands) {
-  return rows == 0 ? 0 : (dt_bands(rows) - 1) / raster_bands;
+
+/* The run's entry at which its last band is. */
+DT_BOTH int32_t dt_run_last(const dt_run *run) {
+  const int32_t bands = dt_bands(run->rows), local = bands - run->remote;
+  if (run->remote == 0 || local == 0) return bands - 1;
+  return local - 1 + dt_paced_remote_before(run->remote, local, local - 1);
 }
-DT_BOTH dt_unit dt_last_unit(int32_t rows, int32_t raster_bands) {
-  const int32_t bands = rows == 0 ? 0 : (dt_bands(rows) - 1) % raster_bands + 1;
-  dt_unit unit;
-  unit.pairs = (bands - dt_ends_short(rows)) / 2;
+/* The unit that holds the run's short band; its last one if it has none. */
+DT_BOTH int32_t dt_run_odd_unit(const dt_run *run, int32_t raster_bands) {
+  return dt_ends_short(run->rows) ? dt_run_last(run) / raster_bands : (dt_bands(run->rows) - 1) / raster_bands;
+}
+DT_BOTH dt_tile_unit dt_run_unit(const dt_run *run, int32_t raster_bands, int32_t index) {
+  const int32_t bands = dt_min32(dt_bands(run->rows) - index * raster_bands, raster_bands);
+  const int32_t ends_short = dt_ends_short(run->rows) && index == dt_run_odd_unit(run, raster_bands);
+  dt_tile_unit unit;
+  unit.pairs = (bands - ends_short) / 2;
   unit.singles = bands - 2 * unit.pairs;
   return unit;
 }
-
-/* Tasks of an expert. columns: tiles across N. */
-DT_BOTH int32_t dt_expert_tasks(int32_t rows, int32_t columns, int32_t raster_bands) {
-  const dt_unit last = dt_last_unit(rows, raster_bands);
-  return dt_units_before(rows, raster_bands) * (raster_bands / 2) * columns + last.pairs * columns +
-         last.singles * ((columns + 1) / 2);
+DT_BOTH int32_t dt_unit_tasks(dt_tile_unit unit, int32_t columns) {
+  return unit.pairs * columns + unit.singles * ((columns + 1) / 2);
 }
 
-/* Task `local` of an expert whose `rows` rows start at `row` and whose bands at `first_band`. */
-DT_BOTH dt_tile_task dt_expert_task(int32_t expert, int32_t row, int32_t rows, int32_t first_band, int32_t columns,
-                                    int32_t raster_bands, int32_t local) {
-  const int32_t before = dt_units_before(rows, raster_bands), whole = raster_bands / 2 * columns;
-  const int32_t index = local / whole < before ? local / whole : before;
-  dt_unit unit = dt_last_unit(rows, raster_bands);
-  if (index < before) {
-    unit.pairs = raster_bands / 2;
-    unit.singles = 0;
-  }
+/* Tasks of a run. columns: tiles across N. All units but the odd and the last one are whole pairs, since raster_bands
+ * is even. */
+DT_BOTH int32_t dt_run_tasks(const dt_run *run, int32_t columns, int32_t raster_bands) {
+  if (run->rows == 0) return 0;
+  const int32_t last = (dt_bands(run->rows) - 1) / raster_bands, odd = dt_run_odd_unit(run, raster_bands);
+  const int32_t whole = last - (odd < last);
+  return whole * (raster_bands / 2) * columns + dt_unit_tasks(dt_run_unit(run, raster_bands, odd), columns) +
+         (odd < last ? dt_unit_tasks(dt_run_unit(run, raster_bands, last), columns) : 0);
+}
+
+/* Where in the run entry `at` of the order comes: in its unit, but for a short band, which is moved to the unit's end.
+ */
+DT_BOTH int32_t dt_run_place(const dt_run *run, int32_t raster_bands, int32_t at) {
+  const int32_t last = dt_run_last(run), unit = at / raster_bands;
+  if (!dt_ends_short(run->rows) || unit != last / raster_bands || at < last) return at;
+  return at > last ? at - 1 : dt_min32((unit + 1) * raster_bands, dt_bands(run->rows)) - 1;
+}
+/* Its inverse, and the band that is there: of the run, from 0. */
+DT_BOTH int32_t dt_run_band(const dt_run *run, int32_t raster_bands, int32_t place) {
+  const int32_t bands = dt_bands(run->rows), last = dt_run_last(run), unit = place / raster_bands;
+  int32_t at = place;
+  if (dt_ends_short(run->rows) && unit == last / raster_bands && place >= last)
+    at = place == dt_min32((unit + 1) * raster_bands, bands) - 1 ? last : place + 1;
+  return run->remote == 0 ? at : dt_paced_band(run->remote, bands - run->remote, at);
+}
+
+/* Task `local` of a run. */
+DT_BOTH dt_tile_task dt_run_task(const dt_run *run, int32_t columns, int32_t raster_bands, int32_t local) {
+  const int32_t whole = raster_bands / 2 * columns, odd = dt_run_odd_unit(run, raster_bands);
+  int32_t index = dt_min32(local / whole, odd);
   local -= index * whole;
+  dt_tile_unit unit = dt_run_unit(run, raster_bands, index);
+  if (index == odd && local >= dt_unit_tasks(unit, columns)) { /* units after the odd one */
+    local -= dt_unit_tasks(unit, columns);
+    index = odd + 1 + local / whole;
+    local %= whole;
+    unit = dt_run_unit(run, raster_bands, index);
+  }
   const int32_t step = 2 * unit.pairs + unit.singles; /* tasks of two columns */
   const int32_t column = 2 * (local / step), two = columns - column > 1 ? 2 : 1;
   local %= step;
-  const int32_t band = index * raster_bands, paired = unit.pairs * two;
-  dt_tile_task task = {{0, 0}, {0, 0}, {0, 0}, expert, 0, 0, 0};
-  int32_t bands[2];
+  const int32_t paired = unit.pairs * two;
+  dt_tile_task task = {{0, 0}, {0, 0}, {0, 0}, run->expert, 0, 0, 0};
+  int32_t places[2];
   if (local < paired) {
     task.column[0] = task.column[1] = (uint16_t)(2 * (column + local / unit.pairs));
-    bands[0] = band + 2 * (local % unit.pairs);
-    bands[1] = bands[0] + 1;
+    places[0] = index * raster_bands + 2 * (local % unit.pairs);
+    places[1] = places[0] + 1;
   } else {
     task.column[0] = (uint16_t)(2 * column);
     task.column[1] = (uint16_t)(2 * column + 2); /* past the last: loads zeros, stores nothing */
     task.flags = DT_TILE_SHARES_ROWS;
-    bands[0] = bands[1] = band + 2 * unit.pairs + local - paired;
+    places[0] = places[1] = index * raster_bands + 2 * unit.pairs + local - paired;
   }
-  task.band = first_band + bands[0];
+  task.band = run->slot + places[0];
   for (int i = 0; i < 2; i++) {
-    const int32_t left = rows - bands[i] * DT_TILE_M;
-    task.row[i] = row + bands[i] * DT_TILE_M;
+    const int32_t band = dt_run_band(run, raster_bands, places[i]), left = run->rows - band * DT_TILE_M;
+    task.row[i] = run->row + band * DT_TILE_M;
     task.rows[i] = (uint16_t)(left < DT_TILE_M ? left : DT_TILE_M);
   }
   return task;
+}
+
+/* The runs of an expert with `rows` rows, the first remote_rows of other ranks. */
+DT_BOTH int32_t dt_remote_bands(int32_t rows, int32_t remote_rows) {
+  return dt_bands(dt_min32(rows, remote_rows < 0 ? 0 : remote_rows));
+}
+/* remote-first: the rows of its bands with remote rows. */
+DT_BOTH int32_t dt_remote_run_rows(int32_t rows, int32_t remote_bands) {
+  return dt_min32(rows, remote_bands * DT_TILE_M);
 }
 
 /* The last `tasks` of the table are cut into `parts` each. */

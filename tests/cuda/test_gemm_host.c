@@ -12,6 +12,7 @@
 
 #include "core/random.h"
 #include "cuda/tile_table.h"
+#include "plan/order.h"
 
 /* Counts how often a task covers each piece of 64 rows by 128 columns of an expert. */
 static void cover(const dt_tile_task *task, int32_t first_row, int32_t rows, int32_t columns, uint8_t *covered) {
@@ -37,45 +38,79 @@ static void cover(const dt_tile_task *task, int32_t first_row, int32_t rows, int
   }
 }
 
+/* Which bands a run's order holds, by the plan's own rule (plan/order.h). */
+static void order_of(int32_t bands, int32_t remote, int32_t *order) {
+  const dt_expert expert = {.bands = bands, .remote_bands = remote};
+  if (remote > 0) {
+    dt_expert_paced(&expert, order);
+    return;
+  }
+  for (int32_t b = 0; b < bands; b++) order[b] = b;
+}
+
 static void every_tile_is_in_the_table_once(void **state) {
   (void)state;
   dt_random random = {7};
   int cuts[5] = {0};
-  for (int round = 0; round < 3000; round++) {
-    const int32_t rows = 1 + (int32_t)dt_random_below(&random, round % 3 ? 700 : 9000);
+  for (int round = 0; round < 6000; round++) {
+    const int32_t rows = 1 + (int32_t)dt_random_below(&random, round % 3 ? 700 : 9000), bands = dt_bands(rows);
     const int32_t columns = 1 + (int32_t)dt_random_below(&random, 9);
-    const int32_t raster = 2 * (1 + (int32_t)dt_random_below(&random, 9));
-    const int32_t tasks = dt_expert_tasks(rows, columns, raster), first = (int32_t)dt_random_below(&random, 100000);
+    const int32_t raster = 2 * (1 + (int32_t)dt_random_below(&random, 9)), units = (bands + raster - 1) / raster;
+    const dt_run run = {.expert = 3,
+                        .row = (int32_t)dt_random_below(&random, 100000),
+                        .rows = rows,
+                        .slot = 50,
+                        .remote = round % 2 ? 0 : (int32_t)dt_random_below(&random, (uint64_t)bands + 1)};
+    const int32_t tasks = dt_run_tasks(&run, columns, raster);
     const dt_cut cut = dt_cut_of(tasks, 1 + (int32_t)dt_random_below(&random, 70), dt_ends_short(rows),
                                  (int32_t)(random.state >> 40 & 1));
     cuts[cut.tasks ? cut.parts : 0]++;
+    int32_t *order = calloc((size_t)bands, sizeof *order), *slot_of = calloc((size_t)bands, sizeof *slot_of);
+    order_of(bands, run.remote, order);
+    /* Places: a permutation within each unit, and dt_run_band its inverse. */
+    for (int32_t at = 0; at < bands; at++) {
+      const int32_t place = dt_run_place(&run, raster, at);
+      assert_int_equal(place / raster, at / raster);
+      assert_int_equal(dt_run_band(&run, raster, place), order[at]);
+      slot_of[order[at]] = run.slot + place;
+    }
     uint8_t *covered = calloc((size_t)((rows + 63) / 64 * 2 * columns), 1);
+    int32_t unit = 0;
     for (int32_t t = 0; t < tasks; t++) {
-      const dt_tile_task task = dt_expert_task(3, first, rows, 50, columns, raster, t);
+      const dt_tile_task task = dt_run_task(&run, columns, raster, t);
+      const int shares_rows = task.flags & DT_TILE_SHARES_ROWS;
       assert_int_equal(task.expert, 3);
-      assert_int_equal(task.band, 50 + (task.row[0] - first) / DT_TILE_M);
+      for (int i = 0; i < 2; i++)
+        assert_int_equal(task.band + (shares_rows ? 0 : i), slot_of[(task.row[i] - run.row) / DT_TILE_M]);
+      assert_true((task.band - run.slot) / raster >= unit); /* unit after unit */
+      unit = (task.band - run.slot) / raster;
       if (t < tasks - cut.tasks) {
-        cover(&task, first, rows, columns, covered);
+        cover(&task, run.row, rows, columns, covered);
         continue;
       }
       for (int i = 0; i < cut.parts; i++) {
         const dt_tile_task part = dt_part_of(task, i, cut.parts);
-        cover(&part, first, rows, columns, covered);
+        cover(&part, run.row, rows, columns, covered);
       }
     }
+    assert_int_equal(unit, units - 1);
     for (int32_t i = 0; i < (rows + 63) / 64 * 2 * columns; i++) assert_int_equal(covered[i], 1);
-    free(covered);
+    free(covered), free(order), free(slot_of);
   }
   assert_true(cuts[0] > 100 && cuts[2] > 100 && cuts[4] > 100); /* all three kinds were met */
-  assert_int_equal(dt_expert_tasks(0, 5, 8), 0);
+  const dt_run none = {0};
+  assert_int_equal(dt_run_tasks(&none, 5, 8), 0);
 }
 
 static void short_bands_never_share_weights_with_whole_ones(void **state) {
   (void)state;
   for (int32_t rows = 1; rows < 1500; rows++)
-    for (int32_t t = 0; t < dt_expert_tasks(rows, 3, 4); t++) {
-      const dt_tile_task task = dt_expert_task(0, 0, rows, 0, 3, 4, t);
-      if (!(task.flags & DT_TILE_SHARES_ROWS)) assert_true(task.rows[0] > 64 && task.rows[1] > 64);
+    for (int32_t remote = 0; remote < 4 && remote <= dt_bands(rows); remote++) {
+      const dt_run run = {.rows = rows, .remote = remote};
+      for (int32_t t = 0; t < dt_run_tasks(&run, 3, 4); t++) {
+        const dt_tile_task task = dt_run_task(&run, 3, 4, t);
+        if (!(task.flags & DT_TILE_SHARES_ROWS)) assert_true(task.rows[0] > 64 && task.rows[1] > 64);
+      }
     }
 }
 
@@ -129,10 +164,15 @@ static void bad_arguments_are_named(void **state) {
   DT_REFUSED(k, 0)
   DT_REFUSED(raster_bands, 3)
   DT_REFUSED(timeout_s, 5000.0)
+  DT_REFUSED(order, (dt_order)3)
   gemm = valid();
   gemm.b = (void *)(uintptr_t)4100;
   assert_int_equal(dt_cuda_grouped_gemm(&gemm, (void *)(uintptr_t)4096, NULL), DT_ERR_ARGUMENT);
   assert_int_equal(strncmp(dt_error_detail(), "b:", 2), 0);
+  gemm = valid();
+  gemm.order = DT_ORDER_PACED;
+  assert_int_equal(dt_cuda_grouped_gemm(&gemm, (void *)(uintptr_t)4096, NULL), DT_ERR_ARGUMENT);
+  assert_int_equal(strncmp(dt_error_detail(), "remote_rows:", 12), 0);
   gemm = valid();
   gemm.row_target = (const uint64_t *)(uintptr_t)4096;
   refused(&gemm, "owners");
