@@ -1,7 +1,9 @@
-/* The combine benchmark: a thread a GPU, all methods on the same operands, first checked, then timed in turns. */
+/* The combine benchmark: a thread a GPU; for each setting all methods on the same operands, first checked, then timed
+ * in turns. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "combine_bench_rank.h"
 #include "core/error.h"
@@ -9,36 +11,27 @@
 #include "core/statistics.h"
 #include "driver.h"
 
+enum { BAND_ROWS = 128 /* what the aligned layout pads groups to a multiple of */ };
+
+void dt_combine_bench_case_init(dt_combine_bench_case *setting) {
+  *setting =
+      (dt_combine_bench_case){.rows = 16384, .n = 8192, .k = 2048, .experts = 8, .consumers = 16, .segment_bands = 1};
+}
+
 void dt_combine_bench_config_init(dt_combine_bench_config *config) {
-  *config = (dt_combine_bench_config){.size = sizeof *config,
-                                      .ranks = 2,
-                                      .rows = 16384,
-                                      .n = 8192,
-                                      .k = 2048,
-                                      .experts = 8,
-                                      .consumers = 16,
-                                      .segment_bands = 1,
-                                      .repeat = 20,
-                                      .warm_up = 3};
-}
-
-static int any_baseline(const dt_combine_bench_config *config) {
-  for (int m = 0; m < DT_METHODS; m++)
-    if (config->methods[m] && dt_bench_is_baseline(m)) return 1;
-  return 0;
-}
-
-int dt_bench_wanted(const dt_bench *shared, int method) {
-  const dt_combine_bench_config *c = shared->config;
-  if (method == DT_METHOD_CUBLAS) return any_baseline(c);
-  if (method == DT_METHOD_RESERVED) return c->methods[DT_METHOD_SIGNAL];
-  return method == DT_METHOD_GEMM || c->methods[method];
+  *config = (dt_combine_bench_config){.size = sizeof *config, .ranks = 2, .repeat = 20, .warm_up = 3};
 }
 
 static uint16_t to_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
   return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+static double now_s(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
 static void *run_rank(void *context) {
@@ -52,18 +45,11 @@ static void *run_rank(void *context) {
   return NULL;
 }
 
-static dt_status check_config(const dt_combine_bench_config *c) {
-  if (c == NULL || c->size != sizeof *c)
-    return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_combine_bench_config_init; %zu expected", sizeof *c);
-  if (c->ranks < 2 || c->ranks > DT_BENCH_RANKS)
-    return dt_fail(DT_ERR_ARGUMENT, "ranks: %d; 2 to %d allowed", c->ranks, DT_BENCH_RANKS);
-  if (c->rows < 1 || c->rows > 1 << 24) return dt_fail(DT_ERR_ARGUMENT, "rows: %lld; 1 to 2^24", (long long)c->rows);
-  if (c->repeat < 1 || c->warm_up < 0)
-    return dt_fail(DT_ERR_ARGUMENT, "repeat: %d; at least 1, and warm_up at least 0", c->repeat);
+static dt_status check_devices(int32_t ranks) {
   int devices = dt_cuda_device_count(), reach = 1;
-  if (devices < c->ranks) return dt_fail(DT_ERR_NO_DEVICE, "ranks: %d; this machine has %d GPUs", c->ranks, devices);
-  for (int32_t r = 0; r < c->ranks; r++)
-    for (int32_t p = 0; p < c->ranks; p++) {
+  if (devices < ranks) return dt_fail(DT_ERR_NO_DEVICE, "ranks: %d; this machine has %d GPUs", ranks, devices);
+  for (int32_t r = 0; r < ranks; r++)
+    for (int32_t p = 0; p < ranks; p++) {
       if (p == r) continue;
       dt_status status = dt_cuda_check(cudaDeviceCanAccessPeer(&reach, r, p), "cudaDeviceCanAccessPeer");
       if (status) return status;
@@ -72,56 +58,112 @@ static dt_status check_config(const dt_combine_bench_config *c) {
   return DT_OK;
 }
 
-/* Rows of every rank, the largest of which size all buffers. */
-static void measure_counts(dt_bench *b) {
-  dt_combine_bench *result = b->result;
-  const int32_t ranks = b->config->ranks, experts = b->config->experts;
-  for (int32_t r = 0; r < ranks; r++) {
-    int64_t combine = 0;
+static dt_status check_config(const dt_combine_bench_config *c) {
+  if (c == NULL || c->size != sizeof *c)
+    return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_combine_bench_config_init; %zu expected", sizeof *c);
+  if (c->ranks < 2 || c->ranks > DT_BENCH_RANKS)
+    return dt_fail(DT_ERR_ARGUMENT, "ranks: %d; 2 to %d allowed", c->ranks, DT_BENCH_RANKS);
+  if (c->repeat < 0 || c->warm_up < 0)
+    return dt_fail(DT_ERR_ARGUMENT, "repeat: %d, warm_up: %d; at least 0 allowed", c->repeat, c->warm_up);
+  if (c->case_count < 1 || !c->cases)
+    return dt_fail(DT_ERR_ARGUMENT, "cases: %lld; at least 1 allowed", (long long)c->case_count);
+  for (int64_t i = 0; i < c->case_count; i++) {
+    const dt_combine_bench_case *s = &c->cases[i];
+    if (s->rows < 2 || s->rows > 1 << 24 || s->rows % 2 != 0)
+      return dt_fail(DT_ERR_ARGUMENT, "rows: %lld; an even number from 2 to 2^24 allowed", (long long)s->rows);
+    if (s->n < 8 || s->n % 8 != 0 || s->k < 8 || s->k % 8 != 0)
+      return dt_fail(DT_ERR_ARGUMENT, "n, k: %lld, %lld; multiples of 8 allowed", (long long)s->n, (long long)s->k);
+    if (s->experts < 1 || s->experts > 4000)
+      return dt_fail(DT_ERR_ARGUMENT, "experts: %d; 1 to 4000 allowed", s->experts);
+  }
+  return check_devices(c->ranks);
+}
+
+static int same_counts(const dt_combine_bench_case *a, const dt_combine_bench_case *b) {
+  return a->rows == b->rows && a->experts == b->experts && a->router == b->router && a->seed == b->seed;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+/* The most that any rank has in a setting. Counts are the same in many settings. */
+static dt_status measure(dt_bench *b, int64_t index, int64_t *rows, int64_t *combine_rows) {
+  const dt_combine_bench_case *s = &b->config.cases[index];
+  const int32_t ranks = b->config.ranks;
+  dt_status status = dt_combine_route(s->router, s->seed, ranks, s->experts, s->rows, b->counts);
+  for (int32_t r = 0; r < ranks && !status; r++) {
+    int64_t own = 0, owned = 0;
     for (int32_t p = 0; p < ranks; p++)
-      for (int32_t e = 0; e < experts; e++) {
-        const int64_t rows = b->counts[((int64_t)r * ranks + p) * experts + e];
-        combine += rows;
-        result->rank_rows[p] += rows;
-        if (p == r) continue;
-        result->sent_rows[p] += rows;
-        result->received_rows[r] += rows;
+      for (int32_t e = 0; e < s->experts; e++) {
+        own += b->counts[((int64_t)p * ranks + r) * s->experts + e];
+        owned += b->counts[((int64_t)r * ranks + p) * s->experts + e];
       }
-    if (combine > b->combine_rows_max) b->combine_rows_max = combine;
+    *rows = larger(*rows, own);
+    *combine_rows = larger(*combine_rows, owned);
   }
-  for (int32_t r = 0; r < ranks; r++)
-    if (result->rank_rows[r] > b->rows_max) b->rows_max = result->rank_rows[r];
-  for (int32_t g = 0; g < ranks * experts; g++) {
-    int64_t rows = 0;
-    for (int32_t s = 0; s < ranks; s++) rows += b->counts[(int64_t)s * ranks * experts + g];
-    if (rows > result->expert_rows_max) result->expert_rows_max = rows;
+  return status;
+}
+
+static dt_status measure_all(dt_bench *b) {
+  dt_bench_sizes *most = &b->sizes;
+  for (int64_t i = 0; i < b->config.case_count; i++)
+    most->experts = (int32_t)larger(most->experts, b->config.cases[i].experts);
+  b->counts = calloc((size_t)b->config.ranks * (size_t)b->config.ranks * (size_t)most->experts, sizeof *b->counts);
+  if (!b->counts) return dt_fail(DT_ERR_MEMORY, "counts: %d experts", most->experts);
+  int64_t rows = 0, combine_rows = 0;
+  for (int64_t i = 0; i < b->config.case_count; i++) {
+    const dt_combine_bench_case *s = &b->config.cases[i];
+    if (i == 0 || !same_counts(s, s - 1)) {
+      rows = combine_rows = 0;
+      dt_status status = measure(b, i, &rows, &combine_rows);
+      if (status) return status;
+    }
+    const int64_t padded =
+        rows + (s->layout == DT_LAYOUT_ALIGNED ? (int64_t)b->config.ranks * s->experts * (BAND_ROWS - 1) : 0);
+    most->rows = larger(most->rows, padded);
+    most->combine_rows = larger(most->combine_rows, combine_rows);
+    most->a = larger(most->a, (padded + 1) * s->k);
+    most->b = larger(most->b, s->experts * s->n * s->k);
+    most->out = larger(most->out, padded * s->n);
+    most->combine = larger(most->combine, combine_rows * s->n);
   }
+  return DT_OK;
+}
+
+static int any_baseline(const dt_combine_bench_config *config) {
+  for (int64_t i = 0; i < config->case_count; i++)
+    for (int m = 0; m < DT_METHODS; m++)
+      if (config->cases[i].methods[m] && (dt_bench_is_baseline(m) || m == DT_METHOD_CUBLAS)) return 1;
+  return 0;
 }
 
 static dt_status prepare(dt_bench *b) {
-  const dt_combine_bench_config *c = b->config;
-  const size_t pairs = (size_t)c->ranks * (size_t)c->ranks * (size_t)c->experts;
-  b->counts = calloc(pairs, sizeof *b->counts);
+  const dt_combine_bench_config *c = &b->config;
   b->block = malloc(2 * (size_t)DT_BENCH_PERIOD);
-  if (!b->counts || !b->block) return dt_fail(DT_ERR_MEMORY, "benchmark: %zu counts", pairs);
-  dt_status status = dt_combine_route(c->router, c->seed, c->ranks, c->experts, c->rows, b->counts);
+  if (!b->block) return dt_fail(DT_ERR_MEMORY, "values: %d", DT_BENCH_PERIOD);
+  dt_status status = measure_all(b);
   if (status) return status;
-  measure_counts(b);
-  dt_random random = {c->seed + 12345};
+  dt_random random = {12345};
   for (int i = 0; i < DT_BENCH_PERIOD; i++) b->block[i] = to_bf16((float)dt_random_normal(&random));
-  for (int32_t r = 0; r < c->ranks; r++)
-    for (int m = 0; m < DT_METHODS; m++) {
-      b->ranks[r].samples[m] = calloc((size_t)c->repeat, sizeof(double));
+  for (int m = 0; m < DT_METHODS; m++) {
+    b->samples[m] = calloc((size_t)c->repeat + 1, sizeof(double));
+    if (!b->samples[m]) return dt_fail(DT_ERR_MEMORY, "samples: %d", c->repeat);
+    for (int32_t r = 0; r < c->ranks; r++) {
+      b->ranks[r].samples[m] = calloc((size_t)c->repeat + 1, sizeof(double));
       if (!b->ranks[r].samples[m]) return dt_fail(DT_ERR_MEMORY, "samples: %d", c->repeat);
-      b->ranks[r].words_wrong[m] = -1;
-      b->ranks[r].error[m] = NAN;
     }
+  }
   if (any_baseline(c)) status = dt_peers_open(c->ranks, &b->peers);
   if (status) return status;
+  struct cudaDeviceProp properties;
+  status = dt_cuda_check(cudaGetDeviceProperties(&properties, 0), "device");
+  if (status) return status;
+  memcpy(b->result.device, properties.name, sizeof b->result.device - 1);
   dt_comm_config comm;
   dt_comm_config_init(&comm);
-  comm.entry_timeout_s = 20;
-  comm.timeout_s = 20;
+  comm.entry_timeout_s = 30;
+  comm.timeout_s = 30;
   dt_comm *controls[DT_BENCH_RANKS] = {NULL};
   status = dt_comm_create_local(c->ranks, &comm, controls);
   for (int32_t r = 0; r < c->ranks && !status; r++) {
@@ -132,59 +174,113 @@ static dt_status prepare(dt_bench *b) {
   return status;
 }
 
-/* The slowest rank of each sample; the worst of each check. A failure that caused the others' is the one to tell. */
-static dt_status gather(dt_bench *b) {
-  const dt_combine_bench_config *c = b->config;
-  const dt_bench_rank *failed = NULL;
-  for (int32_t r = 0; r < c->ranks; r++)
-    if (b->ranks[r].status && (!failed || failed->status == DT_ERR_PEER)) failed = &b->ranks[r];
-  if (failed) return dt_fail(failed->status, "%s", failed->detail);
+static void release_plans(dt_bench *b) {
+  for (int32_t r = 0; r < DT_BENCH_RANKS; r++) {
+    dt_plan_destroy(b->plans[r]);
+    b->plans[r] = NULL;
+  }
+}
+
+static void count_rows(dt_bench *b) {
+  dt_combine_bench *result = &b->result;
+  const int32_t ranks = b->config.ranks, experts = b->setting->experts;
+  for (int32_t r = 0; r < ranks; r++)
+    for (int32_t p = 0; p < ranks; p++)
+      for (int32_t e = 0; e < experts; e++) {
+        const int64_t rows = b->counts[((int64_t)r * ranks + p) * experts + e];
+        result->rank_rows[p] += rows;
+        if (p == r) continue;
+        result->sent_rows[p] += rows;
+        result->received_rows[r] += rows;
+      }
+  for (int32_t g = 0; g < ranks * experts; g++) {
+    int64_t rows = 0;
+    for (int32_t s = 0; s < ranks; s++) rows += b->counts[(int64_t)s * ranks * experts + g];
+    result->expert_rows_max = larger(result->expert_rows_max, rows);
+  }
+}
+
+dt_status dt_bench_begin(dt_bench *b, int64_t index) {
+  dt_combine_bench *result = &b->result;
+  b->started_s = now_s();
+  release_plans(b);
+  result->index = index;
+  result->setting = b->config.cases[index];
+  result->ranks = b->config.ranks;
+  result->repeat = b->config.repeat;
+  result->sm_hz_before = result->sm_hz_after = 0;
+  result->expert_rows_max = 0;
+  memset(result->rank_rows, 0, sizeof result->rank_rows);
+  memset(result->sent_rows, 0, sizeof result->sent_rows);
+  memset(result->received_rows, 0, sizeof result->received_rows);
+  b->setting = &result->setting;
+  result->setting.methods[DT_METHOD_GEMM] = 1;
+  const dt_combine_bench_case *s = b->setting;
+  dt_status status = dt_combine_route(s->router, s->seed, b->config.ranks, s->experts, s->rows, b->counts);
+  if (status) return status;
+  count_rows(b);
+  dt_plan_config plan;
+  dt_plan_config_init(&plan);
+  plan.ranks = b->config.ranks;
+  plan.experts_per_rank = s->experts;
+  plan.layout = s->layout;
+  for (int32_t r = 0; r < b->config.ranks && !status; r++) {
+    plan.rank = r;
+    status = dt_plan_create(&plan, b->counts, &b->plans[r]);
+    result->padded_rows[r] = status ? 0 : b->plans[r]->padded_rows;
+    for (int m = 0; m < DT_METHODS; m++) {
+      b->ranks[r].words_wrong[m] = -1;
+      b->ranks[r].error[m] = NAN;
+    }
+  }
+  return status;
+}
+
+/* The slowest rank of each sample; the worst of each check. */
+void dt_bench_end(dt_bench *b) {
+  const dt_combine_bench_config *c = &b->config;
   for (int m = 0; m < DT_METHODS; m++) {
-    dt_combine_timing *t = &b->result->timings[m];
-    t->timed = dt_bench_wanted(b, m);
-    t->words_wrong = -1;
-    t->max_relative_error = NAN;
-    if (!t->timed) continue;
-    t->samples_s = calloc((size_t)c->repeat, sizeof *t->samples_s);
-    if (!t->samples_s) return dt_fail(DT_ERR_MEMORY, "samples: %d", c->repeat);
+    dt_combine_timing *t = &b->result.timings[m];
+    *t = (dt_combine_timing){.done = b->setting->methods[m],
+                             .median_s = NAN,
+                             .samples_s = b->samples[m],
+                             .words_wrong = -1,
+                             .max_relative_error = NAN};
+    if (!t->done) continue;
+    for (int32_t i = 0; i < c->repeat; i++) b->samples[m][i] = 0;
     for (int32_t r = 0; r < c->ranks; r++) {
       const dt_bench_rank *rank = &b->ranks[r];
       for (int32_t i = 0; i < c->repeat; i++)
-        if (rank->samples[m][i] > t->samples_s[i]) t->samples_s[i] = rank->samples[m][i];
+        if (rank->samples[m][i] > b->samples[m][i]) b->samples[m][i] = rank->samples[m][i];
       if (rank->words_wrong[m] >= 0) t->words_wrong = (t->words_wrong < 0 ? 0 : t->words_wrong) + rank->words_wrong[m];
       if (r == 0 || isnan(rank->error[m]) || rank->error[m] > t->max_relative_error)
         t->max_relative_error = rank->error[m];
     }
-    t->median_s = dt_median(t->samples_s, (size_t)c->repeat);
+    if (c->repeat > 0) t->median_s = dt_median(b->samples[m], (size_t)c->repeat);
   }
-  if (b->peers) dt_peers_versions(b->peers, b->result->cublas, b->result->nccl, sizeof b->result->nccl);
-  struct cudaDeviceProp properties;
-  if (cudaGetDeviceProperties(&properties, 0) == cudaSuccess)
-    memcpy(b->result->device, properties.name, sizeof b->result->device - 1);
-  return DT_OK;
+  if (b->peers) dt_peers_versions(b->peers, b->result.cublas, b->result.nccl, sizeof b->result.nccl);
+  b->result.wall_s = now_s() - b->started_s;
+  if (c->done) c->done(c->context, &b->result);
 }
 
 static void release(dt_bench *b) {
-  for (int32_t r = 0; r < b->config->ranks; r++)
+  for (int32_t r = 0; r < b->config.ranks; r++)
     if (b->ranks[r].shared) dt_bench_rank_release(&b->ranks[r]);
   dt_peers_close(b->peers);
-  for (int32_t r = 0; r < b->config->ranks; r++)
-    for (int m = 0; m < DT_METHODS; m++) free(b->ranks[r].samples[m]);
+  for (int m = 0; m < DT_METHODS; m++) {
+    for (int32_t r = 0; r < b->config.ranks; r++) free(b->ranks[r].samples[m]);
+    free(b->samples[m]);
+  }
+  release_plans(b);
   free(b->counts), free(b->block), free(b);
 }
 
-dt_status dt_combine_bench_run(const dt_combine_bench_config *config, dt_combine_bench **out) {
+dt_status dt_combine_bench_run(const dt_combine_bench_config *config) {
   dt_status status = check_config(config);
   if (status) return status;
   dt_bench *b = calloc(1, sizeof *b);
-  dt_combine_bench *result = calloc(1, sizeof *result);
-  if (!b || !result) {
-    free(b), free(result);
-    return dt_fail(DT_ERR_MEMORY, "benchmark: %zu bytes", sizeof *b);
-  }
-  result->config = *config;
-  b->result = result;
-  b->config = &result->config;
+  if (!b) return dt_fail(DT_ERR_MEMORY, "benchmark: %zu bytes", sizeof *b);
+  b->config = *config;
   status = prepare(b);
   int32_t started = 0;
   while (!status && started < config->ranks)
@@ -194,17 +290,11 @@ dt_status dt_combine_bench_run(const dt_combine_bench_config *config, dt_combine
       status = dt_fail(DT_ERR_SYSTEM, "pthread_create: rank %d", started);
   if (status && started > 0) dt_comm_abort(b->ranks[started].control, status, "a rank's thread could not start");
   for (int32_t r = 0; r < started; r++) pthread_join(b->ranks[r].thread, NULL);
-  if (!status) status = gather(b);
+  /* A failure that caused the others' is the one to tell. */
+  const dt_bench_rank *failed = NULL;
+  for (int32_t r = 0; r < started && !status; r++)
+    if (b->ranks[r].status && (!failed || failed->status == DT_ERR_PEER)) failed = &b->ranks[r];
+  if (failed) status = dt_fail(failed->status, "%s", failed->detail);
   release(b);
-  if (status)
-    dt_combine_bench_destroy(result);
-  else
-    *out = result;
   return status;
-}
-
-void dt_combine_bench_destroy(dt_combine_bench *result) {
-  if (!result) return;
-  for (int m = 0; m < DT_METHODS; m++) free(result->timings[m].samples_s);
-  free(result);
 }

@@ -26,6 +26,51 @@ __global__ void dt_bench_compare_kernel(const uint32_t *a, const uint32_t *b, si
   if (differ) atomicAdd(wrong, differ);
 }
 
+DT_DEVICE float dt_bench_float(uint32_t bf16) {
+  return __uint_as_float(bf16 << 16);
+}
+
+/* A warp a column: the columns are spread by a hash. The values repeat with their period. */
+DT_DEVICE double dt_bench_dot(const uint16_t *block, int64_t period, int64_t a, int64_t b, int64_t k) {
+  const int32_t lane = (int32_t)(threadIdx.x % 32);
+  int64_t i = (a + lane) % period, j = (b + lane) % period;
+  double sum = 0;
+  for (int64_t at = lane; at < k; at += 32) {
+    sum += (double)dt_bench_float(block[i]) * (double)dt_bench_float(block[j]);
+    i = i + 32 < period ? i + 32 : i + 32 - period;
+    j = j + 32 < period ? j + 32 : j + 32 - period;
+  }
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  return sum;
+}
+
+__global__ void dt_bench_sample_kernel(const uint16_t *buffer, const dt_bench_sample *samples, const uint16_t *block,
+                                       int64_t period, int64_t n, int64_t k, uint64_t seed, unsigned long long *worst) {
+  __shared__ double error[DT_BENCH_CHECKED_COLUMNS], norm[DT_BENCH_CHECKED_COLUMNS];
+  const dt_bench_sample sample = samples[blockIdx.x];
+  const int32_t column_index = (int32_t)(threadIdx.x / 32);
+  uint64_t hash = (seed + 1) * 0x9e3779b97f4a7c15ull + (blockIdx.x * DT_BENCH_CHECKED_COLUMNS + column_index);
+  hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9ull;
+  hash = (hash ^ hash >> 27) * 0x94d049bb133111ebull;
+  const int64_t column = (int64_t)((hash ^ hash >> 31) % (uint64_t)n);
+  const double sum = dt_bench_dot(block, period, sample.a, sample.b + column * k, k);
+  const double difference = (double)dt_bench_float(buffer[sample.row * n + column]) - sum;
+  if (threadIdx.x % 32 == 0) {
+    error[column_index] = difference * difference;
+    norm[column_index] = sum * sum;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  double errors = 0, norms = 0;
+  for (int i = 0; i < DT_BENCH_CHECKED_COLUMNS; i++) {
+    errors += error[i];
+    norms += norm[i];
+  }
+  double relative = sqrt(errors / norms);
+  if (!(relative >= 0)) relative = __longlong_as_double(0x7ff8000000000000ll);
+  atomicMax(worst, (unsigned long long)__double_as_longlong(relative));
+}
+
 typedef struct dt_bench_words {
   uint32_t *at[DT_BENCH_RANKS];
 } dt_bench_words;
@@ -62,6 +107,14 @@ extern "C" cudaError_t dt_bench_compare(const void *a, const void *b, size_t byt
                                         cudaStream_t stream) {
   dt_bench_compare_kernel<<<DT_BENCH_BLOCKS, DT_BENCH_THREADS, 0, stream>>>((const uint32_t *)a, (const uint32_t *)b,
                                                                             bytes / 4, wrong);
+  return cudaGetLastError();
+}
+
+extern "C" cudaError_t dt_bench_sample_error(const uint16_t *buffer, const dt_bench_sample *samples, int count,
+                                             const uint16_t *block, int64_t period, int64_t n, int64_t k, uint64_t seed,
+                                             unsigned long long *worst, cudaStream_t stream) {
+  dt_bench_sample_kernel<<<count, 32 * DT_BENCH_CHECKED_COLUMNS, 0, stream>>>(buffer, samples, block, period, n, k,
+                                                                              seed, worst);
   return cudaGetLastError();
 }
 

@@ -21,6 +21,16 @@ cudaError_t dt_bench_settle(const void *memory, size_t bytes, cudaStream_t strea
 /* Adds to *wrong the 4-byte words in which a and b differ. */
 cudaError_t dt_bench_compare(const void *a, const void *b, size_t bytes, unsigned long long *wrong,
                              cudaStream_t stream);
+/* One row of a combine buffer to compare with float64, and where its operands begin in the random values. */
+typedef struct dt_bench_sample {
+  int64_t row, a, b;
+} dt_bench_sample;
+enum { DT_BENCH_CHECKED_COLUMNS = 32 };
+/* Raises *worst, the bits of a double, to the largest ||difference|| / ||sums|| of the rows over some of their columns.
+ * NaN is larger than any number. */
+cudaError_t dt_bench_sample_error(const uint16_t *buffer, const dt_bench_sample *samples, int count,
+                                  const uint16_t *block, int64_t period, int64_t n, int64_t k, uint64_t seed,
+                                  unsigned long long *worst, cudaStream_t stream);
 /* A barrier of all ranks' streams: own[peer*DT_BENCH_SLOT_WORDS] is written by that peer, theirs[peer] is this rank's
  * word there. *expired is set if one is more than five seconds late. */
 cudaError_t dt_bench_align(int32_t rank, int32_t ranks, uint32_t round, const uint32_t *own, uint32_t *const *theirs,

@@ -4,13 +4,23 @@
 
 #include <pthread.h>
 
-#include <draintile/combine.h>
+#include <draintile/combine_bench.h>
 
 #include "combine_bench.h"
 
-enum { DT_BENCH_PERIOD = 8388593 /* of the random values: a prime, so that no two rows or experts hold the same */ };
+enum {
+  DT_BENCH_PERIOD = 8388593, /* of the random values: a prime, so that no two rows or experts hold the same */
+  DT_BENCH_CHECKED_ROWS = 48 /* sampled a rank */
+};
 
 typedef struct dt_bench dt_bench;
+
+/* What the largest setting needs of one rank's memory. */
+typedef struct dt_bench_sizes {
+  int64_t rows, combine_rows; /* the operator's capacities */
+  int64_t a, b, out, combine; /* elements */
+  int32_t experts;
+} dt_bench_sizes;
 
 /* One rank: its thread, device and memory. */
 typedef struct dt_bench_rank {
@@ -19,7 +29,7 @@ typedef struct dt_bench_rank {
   int32_t rank;
   dt_comm *control, *comm;
   dt_combine *combine;
-  dt_plan *plan;
+  dt_combine_bench_case combine_of; /* the setting that `combine` was made for */
   dt_peer *peer;
   dt_window *align;
   uint32_t *align_at[DT_BENCH_RANKS], *expired;
@@ -30,7 +40,10 @@ typedef struct dt_bench_rank {
   uint16_t *a, *b, *block; /* a holds a row more: shifted by one it is another input */
   uint16_t *packed, *receive, *expected;
   uint8_t *flush;
-  unsigned long long *wrong;
+  unsigned long long *wrong; /* [2]: words, and a relative error's bits */
+  dt_bench_sample *sampled;  /* [DT_BENCH_CHECKED_ROWS] */
+  int32_t *row_of_slot;      /* [combine rows] */
+  float *weights;            /* [combine rows] */
   double *samples[DT_METHODS];
   int64_t words_wrong[DT_METHODS];
   double error[DT_METHODS];
@@ -39,20 +52,37 @@ typedef struct dt_bench_rank {
 } dt_bench_rank;
 
 struct dt_bench {
-  dt_combine_bench *result;
-  const dt_combine_bench_config *config;
+  dt_combine_bench_config config;
+  dt_combine_bench result;              /* of the setting under way */
+  const dt_combine_bench_case *setting; /* &result.setting */
+  dt_bench_sizes sizes;
   int32_t *counts;
-  int64_t rows_max, combine_rows_max;
-  uint16_t *block; /* host */
+  dt_plan *plans[DT_BENCH_RANKS];
+  double *samples[DT_METHODS]; /* of the slowest rank */
+  uint16_t *block;             /* host */
   dt_peers *peers;
+  double started_s;
   dt_bench_rank ranks[DT_BENCH_RANKS];
 };
 
 int dt_bench_is_baseline(int method); /* of cuBLAS and NCCL, rows in `receive` */
-/* Whether a method is timed. */
-int dt_bench_wanted(const dt_bench *bench, int method);
-/* A rank's thread: makes everything, checks every method, times them in turns. Collective. */
+
+/* The setting `index` becomes the current one, on the host; rank 0 alone. */
+dt_status dt_bench_begin(dt_bench *bench, int64_t index);
+/* The ranks' figures become its result, which `done` gets; rank 0 alone. */
+void dt_bench_end(dt_bench *bench);
+
+/* A rank's thread: makes everything, then for each setting checks every method and times them in turns. Collective. */
 dt_status dt_bench_rank_work(dt_bench_rank *rank);
 void dt_bench_rank_release(dt_bench_rank *rank);
+
+dt_status dt_bench_run_method(dt_bench_rank *rank, int method);
+/* Runs a method once from buffers that hold another product's rows and poison, and compares. Collective. */
+dt_status dt_bench_check_method(dt_bench_rank *rank, int method);
+/* The rows of this rank's buffer that are compared with float64. */
+dt_status dt_bench_choose_samples(dt_bench_rank *rank);
+/* Which element of the random values a rank's operands begin with. */
+int64_t dt_bench_offset_a(int32_t rank);
+int64_t dt_bench_offset_b(int32_t rank);
 
 #endif

@@ -41,7 +41,7 @@ struct dt_peers {
   blas blas;
   nccl nccl;
   int32_t ranks;
-  void *comms[DT_BENCH_RANKS];
+  void *comms[DT_BENCH_RANKS], *handles[DT_BENCH_RANKS]; /* handles: each made by its rank when first needed */
   int blas_version, nccl_version;
 };
 
@@ -58,7 +58,7 @@ struct dt_peer {
   dt_peers *peers;
   dt_peer_problem problem;
   int32_t rank, ranks, experts;
-  void *handle;
+  void *handle; /* the peers' */
   product by_expert, by_owner;
   int64_t *first_row, *expert_rows;                       /* [experts] in packed rows */
   int64_t send_row[DT_BENCH_RANKS], rows[DT_BENCH_RANKS]; /* by_owner: where each owner's rows are in `packed` */
@@ -110,7 +110,10 @@ dt_status dt_peers_open(int32_t ranks, dt_peers **out) {
 
 void dt_peers_close(dt_peers *peers) {
   if (!peers) return;
-  for (int32_t r = 0; r < peers->ranks; r++) peers->nccl.destroy(peers->comms[r]);
+  for (int32_t r = 0; r < peers->ranks; r++) {
+    if (peers->handles[r]) peers->blas.destroy(peers->handles[r]);
+    peers->nccl.destroy(peers->comms[r]);
+  }
   free(peers);
 }
 
@@ -213,7 +216,9 @@ dt_status dt_peer_create(dt_peers *peers, const dt_peer_problem *problem, dt_pee
       peer->first_row && peer->expert_rows ? DT_OK : dt_fail(DT_ERR_MEMORY, "peer: %d experts", peer->experts);
   if (!status) status = product_reserve(&peer->by_expert, (size_t)peer->experts);
   if (!status) status = product_reserve(&peer->by_owner, (size_t)peer->experts * (size_t)peer->ranks);
-  if (!status) status = blas_check(peers->blas.create(&peer->handle), "cublasCreate");
+  if (!status && !peers->handles[peer->rank])
+    status = blas_check(peers->blas.create(&peers->handles[peer->rank]), "cublasCreate");
+  peer->handle = peers->handles[peer->rank];
   if (!status) status = blas_check(peers->blas.set_stream(peer->handle, problem->stream), "cublasSetStream");
   if (!status && peer->rank == 0)
     status = blas_check(peers->blas.version(peer->handle, &peers->blas_version), "cublasGetVersion");
@@ -230,7 +235,6 @@ dt_status dt_peer_create(dt_peers *peers, const dt_peer_problem *problem, dt_pee
 
 void dt_peer_destroy(dt_peer *peer) {
   if (!peer) return;
-  if (peer->handle) peer->peers->blas.destroy(peer->handle);
   product_release(&peer->by_expert);
   product_release(&peer->by_owner);
   free(peer->first_row), free(peer->expert_rows), free(peer);

@@ -19,3 +19,20 @@ load common
   [[ "$output" == *missing.json* ]]
   run -2 "$DRAINTILE" bench
 }
+
+@test "bench combine: lists of settings are predicted without a GPU" {
+  local platform="$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json"
+  run -2 "$DRAINTILE" bench combine --rows 16384,1
+  [[ "$output" == *"--rows"*"16384,1"* ]]
+  run -2 "$DRAINTILE" bench combine --experts 4,
+  run -2 "$DRAINTILE" bench combine --experts 4,x
+  run -0 "$DRAINTILE" bench combine --predict-only --platform "$platform" --rows 2048,4096 --experts 4,8 \
+    --router balanced,crossed --consumers 8,16 --json "$BATS_TEST_TMPDIR/predicted.json"
+  run -0 jq -e '(.runs | length) == 16 and
+    ([.runs[] | [.rows, .experts, .router, .consumers]] | unique | length) == 16 and
+    all(.runs[].predicted; .direct_s >= .gemm_s and .signal_s >= .gemm_s and .direct_paced_s > 0)' \
+    "$BATS_TEST_TMPDIR/predicted.json"
+  # Where every row crosses, nothing is faster than the link.
+  run -0 jq -e 'all(.runs[] | select(.router == "crossed"); .predicted.direct_s > .rows * .n * 2 / 372.2e9)' \
+    "$BATS_TEST_TMPDIR/predicted.json"
+}

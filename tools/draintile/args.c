@@ -79,6 +79,23 @@ static int parse_int(const arg_option *option, const char *text, arg_value *valu
   return check_range(option, text, value->number);
 }
 
+static int parse_ints(const arg_option *option, const char *text, arg_value *value) {
+  value->list_count = 0;
+  for (const char *at = text;; at++) {
+    char *end;
+    errno = 0;
+    const long integer = strtol(at, &end, 10);
+    if (end == at || (*end && *end != ',') || errno || labs(integer) > INT32_MAX)
+      return bad_value(option, text, "integers with commas between them");
+    int code = check_range(option, text, (double)integer);
+    if (code) return code;
+    if (value->list_count == ARGS_VALUES_MAX) return bad_value(option, text, "up to 16 values");
+    value->list[value->list_count++] = (int)integer;
+    at = end;
+    if (!*at) return TOOL_OK;
+  }
+}
+
 static int parse_number(const arg_option *option, const char *text, arg_value *value) {
   char name[64];
   snprintf(name, sizeof(name), "--%s", option->name);
@@ -144,6 +161,8 @@ static int parse_value(const arg_option *option, const char *text, arg_value *va
     return TOOL_OK;
   case ARG_INT:
     return parse_int(option, text, value);
+  case ARG_INTS:
+    return parse_ints(option, text, value);
   case ARG_CHOICE:
   case ARG_LIST:
     return parse_choices(option, text, value);

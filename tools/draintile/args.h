@@ -13,6 +13,7 @@
 typedef enum arg_kind {
   ARG_FLAG,
   ARG_INT,
+  ARG_INTS, /* comma-separated integers */
   ARG_NUMBER,
   ARG_SIZE,   /* bytes: 4.25MiB, 1e6 */
   ARG_TIME,   /* seconds: 9us */
@@ -39,6 +40,8 @@ extern const char arg_required[];
   { .kind = ARG_FLAG, .name = n, .help = h }
 #define OPT_INT(n, v, d, lo, hi, h)                                                                                    \
   { .kind = ARG_INT, .name = n, .value_name = v, .default_text = d, .low = lo, .high = hi, .help = h }
+#define OPT_INTS(n, v, d, lo, hi, h)                                                                                   \
+  { .kind = ARG_INTS, .name = n, .value_name = v, .default_text = d, .low = lo, .high = hi, .help = h }
 #define OPT_NUMBER(n, v, d, lo, hi, h)                                                                                 \
   { .kind = ARG_NUMBER, .name = n, .value_name = v, .default_text = d, .low = lo, .high = hi, .help = h }
 #define OPT_SIZE(n, d, h)                                                                                              \
@@ -76,7 +79,7 @@ typedef struct arg_value {
   int64_t integer;
   double number;
   const char *text;
-  int list[ARGS_VALUES_MAX]; /* indices into choices */
+  int list[ARGS_VALUES_MAX]; /* indices into choices, or the integers */
   int list_count;
 } arg_value;
 

@@ -1,206 +1,203 @@
-/* draintile bench combine: the GEMM of a rank's experts and the return of its rows, by several methods. */
+/* draintile bench combine: the GEMM of a rank's experts and the return of its rows, by several methods, over lists of
+ * settings. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <draintile/combine.h>
-#include <draintile/platform.h>
-
+#include "bench_combine.h"
 #include "commands.h"
 #include "figures.h"
-#include "json.h"
 #include "log.h"
-#include "table.h"
 
-static const char *const router_names[] = {"balanced", "moderate", "stress", "crossed", NULL};
-static const char *const method_names[] = {"loop",       "grouped",       "bulk", "signal",      "direct",
-                                           "loop-graph", "grouped-graph", "gemm", "cublas-gemm", "gemm-reserved",
-                                           NULL};
+/* What a run is about, and what has come of it. */
+typedef struct combine_run {
+  dt_combine_bench_config config;
+  dt_combine_bench_case *cases;
+  combine_prediction *predictions; /* made before anything is measured */
+  combine_platform platform;
+  json_t *rows;
+  char device[256], cublas[32], nccl[32];
+  int64_t checks, passed; /* methods held to bulk's bits and to float64 */
+  double error;
+  int code, quiet;
+} combine_run;
 
-/* What the time of a combine cannot be below on this machine. */
-typedef struct limit {
-  double compute_s, link_s, rate_bytes_per_s, constants_s, total_s; /* NaN: unknown without a platform file */
-  int64_t bytes;                                                    /* the most that one rank sends or receives */
-  double constant_s[4];
-} limit;
-static const char *const constant_names[4] = {"entry_barrier_s", "link_latency_s", "fence_sys_s", "flag_release_s"};
-
-static int read_platform(const char *path, limit *l) {
-  l->rate_bytes_per_s = l->constants_s = NAN;
-  for (int i = 0; i < 4; i++) l->constant_s[i] = NAN;
-  if (!path) return TOOL_OK;
-  dt_platform *platform = NULL;
-  dt_interval interval;
-  if (dt_platform_load(path, &platform)) return log_status(DT_ERR_INPUT, NULL);
-  dt_status status = dt_platform_lookup(platform, "rate_bytes_per_s", &interval);
-  if (!status) l->rate_bytes_per_s = interval.value;
-  l->constants_s = 0;
-  for (int i = 0; i < 4 && !status; i++) {
-    status = dt_platform_lookup(platform, constant_names[i], &interval);
-    if (status) break;
-    l->constant_s[i] = interval.value;
-    l->constants_s += interval.value;
-  }
-  dt_platform_destroy(platform);
-  return status ? log_status(DT_ERR_INPUT, path) : TOOL_OK;
-}
-
-static void compute_limit(const dt_combine_bench *bench, limit *l) {
-  for (int32_t r = 0; r < bench->config.ranks; r++) {
-    const int64_t rows = bench->sent_rows[r] > bench->received_rows[r] ? bench->sent_rows[r] : bench->received_rows[r];
-    if (rows * 2 * bench->config.n > l->bytes) l->bytes = rows * 2 * bench->config.n;
-  }
-  l->compute_s = bench->timings[DT_METHOD_GEMM].median_s;
-  if (bench->timings[DT_METHOD_CUBLAS].timed)
-    l->compute_s = fmin(l->compute_s, bench->timings[DT_METHOD_CUBLAS].median_s);
-  l->link_s = (double)l->bytes / l->rate_bytes_per_s;
-  l->total_s = isnan(l->link_s) ? NAN : fmax(l->compute_s, l->link_s) + l->constants_s;
-}
-
-static void print(const dt_combine_bench *bench, const limit *l) {
-  const dt_combine_bench_config *c = &bench->config;
-  printf("%s x %d, rows a rank %lld (mean), n %lld, k %lld, experts a rank %d, router %s, seed %llu\n", bench->device,
-         c->ranks, (long long)c->rows, (long long)c->n, (long long)c->k, c->experts, router_names[c->router],
-         (unsigned long long)c->seed);
-  printf("consumers %d, segment bands %d, raster bands %d, %d samples; cuBLAS %s, NCCL %s; SM clock %.0f, %.0f MHz\n",
-         c->consumers, c->segment_bands, c->raster_bands, c->repeat, bench->cublas, bench->nccl,
-         1e-6 * bench->sm_hz_before, 1e-6 * bench->sm_hz_after);
-  for (int32_t r = 0; r < c->ranks; r++)
-    printf("rank %d: %lld rows, %lld sent, %lld received\n", r, (long long)bench->rank_rows[r],
-           (long long)bench->sent_rows[r], (long long)bench->received_rows[r]);
-  printf("limit: compute %.1f us, link %.1f us, constants %.1f us\n", 1e6 * l->compute_s, 1e6 * l->link_s,
-         1e6 * l->constants_s);
-  tool_table *table = table_create("<method|median|least|over limit|over gemm|words wrong|error");
-  for (int m = 0; m < DT_METHODS; m++) {
+/* Bits equal to bulk's, and every method's rows near float64. */
+static void judge(combine_run *run, const dt_combine_bench *bench) {
+  for (int m = 0; m < DT_METHOD_GEMM; m++) {
     const dt_combine_timing *t = &bench->timings[m];
-    if (!t->timed) continue;
-    double least = t->samples_s[0];
-    for (int32_t i = 1; i < c->repeat; i++) least = fmin(least, t->samples_s[i]);
-    table_cell(table, "%s", method_names[m]);
-    table_time(table, t->median_s);
-    table_time(table, least);
-    table_ratio(table, m < DT_METHOD_GEMM ? t->median_s / l->total_s : NAN);
-    table_ratio(table, t->median_s / bench->timings[DT_METHOD_GEMM].median_s);
-    if (t->words_wrong < 0)
-      table_cell(table, "-");
-    else
-      table_cell(table, "%lld", (long long)t->words_wrong);
-    if (isnan(t->max_relative_error))
-      table_cell(table, "-");
-    else
-      table_cell(table, "%.2e", t->max_relative_error);
+    if (!t->done) continue;
+    const int held = m == DT_METHOD_SIGNAL || m == DT_METHOD_DIRECT;
+    const int near = t->max_relative_error <= figures_tolerance(DT_DTYPE_BF16);
+    if (held && t->words_wrong != 0)
+      run->code = log_fail(TOOL_CHECK_FAILED, "setting %lld, %s: %lld words differ from bulk's",
+                           (long long)bench->index, method_names[m], (long long)t->words_wrong);
+    if (!near)
+      run->code =
+          log_fail(TOOL_CHECK_FAILED, "setting %lld, %s: relative error %g; allowed: up to %g", (long long)bench->index,
+                   method_names[m], t->max_relative_error, figures_tolerance(DT_DTYPE_BF16));
+    run->checks++;
+    run->passed += near && (!held || t->words_wrong == 0);
+    if (!(t->max_relative_error <= run->error)) run->error = t->max_relative_error;
   }
-  table_print(table, stdout);
 }
 
-static json_t *timing_json(const dt_combine_bench *bench, int m, const limit *l) {
-  const dt_combine_timing *t = &bench->timings[m];
-  return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "method", method_names[m], "median_s", json_figure(t->median_s),
-                   "over_limit", json_figure(m < DT_METHOD_GEMM ? t->median_s / l->total_s : NAN), "words_wrong",
-                   t->words_wrong < 0 ? json_null() : json_whole(t->words_wrong), "max_relative_error",
-                   json_figure(t->max_relative_error), "samples_s",
-                   json_figures(t->samples_s, (size_t)bench->config.repeat));
+static void done(void *context, const dt_combine_bench *bench) {
+  combine_run *run = context;
+  const combine_limit limit = combine_limit_of(bench, &run->platform);
+  const combine_prediction *prediction = &run->predictions[bench->index];
+  if (!run->quiet) combine_print(bench, &limit, prediction, run->config.case_count == 1);
+  json_array_append_new(run->rows, combine_json(bench, &limit, prediction));
+  memcpy(run->device, bench->device, sizeof run->device);
+  memcpy(run->cublas, bench->cublas, sizeof run->cublas);
+  memcpy(run->nccl, bench->nccl, sizeof run->nccl);
+  judge(run, bench);
 }
 
-static json_t *bench_json(const dt_combine_bench *bench, const limit *l) {
-  const dt_combine_bench_config *c = &bench->config;
-  json_t *root = json_results("draintile-bench-combine"), *timings = json_array(), *constants = json_object();
+/* Every combination; what costs most to change comes first. */
+static int64_t combine_cases(const tool_args *args, dt_combine_bench_case *cases) {
+  static const char *const names[] = {
+      "n", "k", "experts", "layout", "order", "consumers", "segment-bands", "raster-bands", "rows", "router"};
+  enum { LISTS = sizeof names / sizeof *names };
+  const arg_value *lists[LISTS], *modes = args_list(args, "mode");
+  int64_t count = 1;
+  for (int i = 0; i < LISTS; i++) {
+    lists[i] = args_list(args, names[i]);
+    count *= lists[i]->list_count;
+  }
+  for (int64_t c = 0; cases && c < count; c++) {
+    int64_t value[LISTS], rest = c;
+    for (int i = LISTS; i-- > 0; rest /= lists[i]->list_count) value[i] = lists[i]->list[rest % lists[i]->list_count];
+    dt_combine_bench_case_init(&cases[c]);
+    cases[c].n = value[0];
+    cases[c].k = value[1];
+    cases[c].experts = (int32_t)value[2];
+    cases[c].layout = (dt_layout)value[3];
+    cases[c].order = (dt_order)value[4];
+    cases[c].consumers = (int32_t)value[5];
+    cases[c].segment_bands = (int32_t)value[6];
+    cases[c].raster_bands = (int32_t)value[7];
+    cases[c].rows = value[8];
+    cases[c].router = (dt_combine_router)value[9];
+    cases[c].seed = (uint64_t)args_int(args, "seed");
+    for (int i = 0; i < modes->list_count; i++) cases[c].methods[modes->list[i]] = 1;
+  }
+  return count;
+}
+
+static dt_status predict_all(combine_run *run) {
+  const int32_t ranks = run->config.ranks;
+  int32_t experts = 0;
+  for (int64_t i = 0; i < run->config.case_count; i++)
+    if (run->cases[i].experts > experts) experts = run->cases[i].experts;
+  int32_t *counts = malloc((size_t)ranks * (size_t)ranks * (size_t)experts * sizeof *counts);
+  dt_status status = counts ? DT_OK : DT_ERR_MEMORY;
+  for (int64_t i = 0; i < run->config.case_count && !status; i++) {
+    const dt_combine_bench_case *s = &run->cases[i];
+    status = dt_combine_route(s->router, s->seed, ranks, s->experts, s->rows, counts);
+    if (!status) status = combine_predict(s, ranks, counts, &run->platform, &run->predictions[i]);
+  }
+  free(counts);
+  return status;
+}
+
+static json_t *results(const combine_run *run) {
+  json_t *root = json_results("draintile-bench-combine"), *constants = json_object();
   char date[32];
   time_t now = time(NULL);
   struct tm utc;
   strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-  for (int i = 0; i < 4; i++) json_object_set_new(constants, constant_names[i], json_figure(l->constant_s[i]));
-  for (int m = 0; m < DT_METHODS; m++)
-    if (bench->timings[m].timed) json_array_append_new(timings, timing_json(bench, m, l));
-  json_object_update_new(
-      root, json_pack("{s:o, s:s, s:s, s:s, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:o, s:i, s:i, s:i, s:i}", "device",
-                      json_text(bench->device), "date", date, "cublas", bench->cublas, "nccl", bench->nccl,
-                      "sm_hz_before", json_figure(bench->sm_hz_before), "sm_hz_after", json_figure(bench->sm_hz_after),
-                      "ranks", (int)c->ranks, "rows", json_whole(c->rows), "n", json_whole(c->n), "k", json_whole(c->k),
-                      "experts", (int)c->experts, "router", router_names[c->router], "seed",
-                      json_whole((int64_t)c->seed), "consumers", (int)c->consumers, "segment_bands",
-                      (int)c->segment_bands, "raster_bands", (int)c->raster_bands, "repeat", (int)c->repeat));
-  json_object_update_new(root,
-                         json_pack("{s:o, s:o, s:o, s:o}", "rank_rows", json_wholes(bench->rank_rows, (size_t)c->ranks),
-                                   "sent_rows", json_wholes(bench->sent_rows, (size_t)c->ranks), "received_rows",
-                                   json_wholes(bench->received_rows, (size_t)c->ranks), "expert_rows_max",
-                                   json_whole(bench->expert_rows_max)));
-  json_object_update_new(root, json_pack("{s:{s:o, s:o, s:o, s:o, s:o, s:o, s:o}, s:o}", "limit", "compute_s",
-                                         json_figure(l->compute_s), "bytes", json_whole(l->bytes), "rate_bytes_per_s",
-                                         json_figure(l->rate_bytes_per_s), "link_s", json_figure(l->link_s),
-                                         "constants_s", json_figure(l->constants_s), "constants", constants, "limit_s",
-                                         json_figure(l->total_s), "timings", timings));
+  for (int i = 0; i < COMBINE_CONSTANTS; i++)
+    if (!isnan(run->platform.constant_s[i]))
+      json_object_set_new(constants, combine_constant_names[i], json_figure(run->platform.constant_s[i]));
+  json_object_update_new(root, json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}", "device",
+                                         json_text(run->device), "date", date, "cublas", run->cublas, "nccl", run->nccl,
+                                         "ranks", (int)run->config.ranks, "repeat", (int)run->config.repeat,
+                                         "rate_bytes_per_s", json_figure(run->platform.rate_bytes_per_s), "constants_s",
+                                         json_figure(run->platform.constants_s), "constants", constants, "checks",
+                                         json_whole(run->checks), "checks_passed_first", json_whole(run->passed),
+                                         "max_relative_error", json_figure(run->error), "runs", run->rows));
   return root;
 }
 
-/* Bits equal to bulk's, and every method's rows near float64. */
-static int verdict(const dt_combine_bench *bench) {
-  int code = TOOL_OK;
-  for (int m = 0; m < DT_METHOD_GEMM; m++) {
-    const dt_combine_timing *t = &bench->timings[m];
-    if (!t->timed) continue;
-    if ((m == DT_METHOD_SIGNAL || m == DT_METHOD_DIRECT) && t->words_wrong != 0)
-      code =
-          log_fail(TOOL_CHECK_FAILED, "%s: %lld words differ from bulk's", method_names[m], (long long)t->words_wrong);
-    if (!(t->max_relative_error <= figures_tolerance(DT_DTYPE_BF16)))
-      code = log_fail(TOOL_CHECK_FAILED, "%s: relative error %g; allowed: up to %g", method_names[m],
-                      t->max_relative_error, figures_tolerance(DT_DTYPE_BF16));
+static json_t *predictions_only(const combine_run *run) {
+  json_t *root = json_results("draintile-predict-combine");
+  for (int64_t i = 0; i < run->config.case_count; i++) {
+    json_t *row = combine_setting_json(&run->cases[i]);
+    json_object_set_new(row, "predicted", combine_prediction_json(&run->predictions[i]));
+    json_array_append_new(run->rows, row);
   }
-  return code;
+  json_object_set(root, "runs", run->rows);
+  return root;
 }
 
-static int run(const tool_args *args) {
-  dt_combine_bench_config config;
-  dt_combine_bench_config_init(&config);
-  limit l = {.bytes = 0};
-  int code = read_platform(args_text(args, "platform"), &l);
-  if (code) return code;
-  config.ranks = (int32_t)args_int(args, "ranks");
-  config.rows = args_int(args, "rows");
-  config.n = args_int(args, "n");
-  config.k = args_int(args, "k");
-  config.experts = (int32_t)args_int(args, "experts");
-  config.router = (dt_combine_router)args_choice(args, "router");
-  config.seed = (uint64_t)args_int(args, "seed");
-  config.consumers = (int32_t)args_int(args, "consumers");
-  config.segment_bands = (int32_t)args_int(args, "segment-bands");
-  config.raster_bands = (int32_t)args_int(args, "raster-bands");
-  config.repeat = (int32_t)args_int(args, "repeat");
-  config.warm_up = 3;
-  const arg_value *modes = args_list(args, "mode");
-  for (int i = 0; i < modes->list_count; i++) config.methods[modes->list[i]] = 1;
-  dt_combine_bench *bench = NULL;
-  dt_status status = dt_combine_bench_run(&config, &bench);
-  if (status) return log_status(status, NULL);
-  compute_limit(bench, &l);
+static int measure(combine_run *run, const tool_args *args) {
   const char *json = args_text(args, "json");
-  if (!json || strcmp(json, "-") != 0) print(bench, &l);
-  code = verdict(bench);
-  if (json) {
-    const int written = json_write(bench_json(bench, &l), json);
-    if (written) code = written;
+  if (!args_set(args, "no-prediction")) {
+    dt_status status = predict_all(run);
+    if (status) return log_status(status, NULL);
   }
-  dt_combine_bench_destroy(bench);
-  return code;
+  if (args_set(args, "predict-only")) return json_write(predictions_only(run), json ? json : "-");
+  run->quiet = json && strcmp(json, "-") == 0;
+  dt_status status = dt_combine_bench_run(&run->config);
+  if (status) run->code = log_status(status, NULL);
+  if (status && json_array_size(run->rows) == 0) return run->code;
+  if (run->config.repeat == 0 && !run->quiet)
+    printf("%lld checks, %lld passed at first, relative error at most %.3e\n", (long long)run->checks,
+           (long long)run->passed, run->error);
+  const int written = json ? json_write(results(run), json) : TOOL_OK; /* after a failure: what there is */
+  return run->code ? run->code : written;
 }
 
-static const char *const mode_names[] = {"loop",   "grouped",    "bulk",          "signal",
-                                         "direct", "loop-graph", "grouped-graph", NULL};
+static int run_command(const tool_args *args) {
+  combine_run run = {.rows = json_array()};
+  int code = combine_platform_read(&run.platform, args_text(args, "platform"));
+  if (code) {
+    json_decref(run.rows);
+    return code;
+  }
+  dt_combine_bench_config_init(&run.config);
+  run.config.ranks = (int32_t)args_int(args, "ranks");
+  run.config.repeat = (int32_t)args_int(args, "repeat");
+  run.config.case_count = combine_cases(args, NULL);
+  run.cases = calloc((size_t)run.config.case_count, sizeof *run.cases);
+  run.predictions = malloc((size_t)run.config.case_count * sizeof *run.predictions);
+  run.config.cases = run.cases;
+  run.config.done = done;
+  run.config.context = &run;
+  if (run.cases && run.predictions && run.rows) {
+    combine_cases(args, run.cases);
+    for (int64_t i = 0; i < run.config.case_count; i++)
+      run.predictions[i] = (combine_prediction){NAN, NAN, NAN, NAN, NAN};
+    code = measure(&run, args);
+  } else {
+    code = log_out_of_memory();
+  }
+  json_decref(run.rows);
+  dt_platform_destroy(run.platform.platform);
+  free(run.cases), free(run.predictions);
+  return code;
+}
 
 static const arg_option options[] = {
     OPT_INT("ranks", "W", "2", 2, 8, "GPUs of this machine"),
-    OPT_INT("rows", "M", "16384", 2, 16777216, "rows a rank on average, even"),
-    OPT_INT("n", "N", "8192", 8, 4194304, "columns of the output, a multiple of 8"),
-    OPT_INT("k", "K", "2048", 8, 1073741824, "columns of the input, a multiple of 8"),
-    OPT_INT("experts", "E", "8", 1, 4000, "experts a rank"),
-    OPT_CHOICE("router", "ROUTER", "balanced", router_names, "how rows fall on experts; crossed: all to the peer"),
-    OPT_LIST("mode", "MODES", "loop,grouped,bulk,signal,direct", mode_names, "what is timed, in turns"),
-    OPT_INT("consumers", "C", "16", 2, 64, "signal: multiprocessors that send, even"),
-    OPT_INT("segment-bands", "B", "1", 1, 1048576, "signal: interior bands that travel together"),
-    OPT_INT("raster-bands", "R", "4", 2, 65536, "signal: bands that run column by column together, even"),
-    OPT_INT("repeat", "N", "20", 1, 10000, "samples of each mode"),
-    OPT_TEXT("platform", "FILE", NULL, "platform file: the link's rate and the constants of the limit"),
+    OPT_INTS("rows", "M,..", "16384", 2, 16777216, "rows a rank on average, even"),
+    OPT_INTS("n", "N,..", "8192", 8, 4194304, "columns of the output, a multiple of 8"),
+    OPT_INTS("k", "K,..", "2048", 8, 1073741824, "columns of the input, a multiple of 8"),
+    OPT_INTS("experts", "E,..", "8", 1, 4000, "experts a rank"),
+    OPT_LIST("router", "ROUTERS", "balanced", router_names, "how rows fall on experts; crossed: all to the peer"),
+    OPT_LIST("mode", "MODES", "loop,grouped,bulk,signal,direct", method_names, "what is timed, in turns"),
+    OPT_INTS("consumers", "C,..", "16", 2, 64, "signal: multiprocessors that send, even"),
+    OPT_INTS("segment-bands", "B,..", "1", 1, 1048576, "signal: interior bands that travel together"),
+    OPT_INTS("raster-bands", "R,..", "4", 2, 65536, "signal: bands that run column by column together, even"),
+    OPT_LIST("layout", "LAYOUTS", "packed", layout_names, "of an expert's rows"),
+    OPT_LIST("order", "ORDERS", "natural", order_names, "of bands and segments"),
+    OPT_INT("repeat", "N", "20", 0, 10000, "samples of each mode; 0: the checks alone"),
+    OPT_TEXT("platform", "FILE", NULL, "platform file: the link's rate, the limit's constants, the prediction"),
+    OPT_FLAG("no-prediction", "do not simulate the settings before the run"),
+    OPT_FLAG("predict-only", "simulate the settings and end; needs no GPU"),
     OPTION_SEED,
     OPTION_JSON,
 };
@@ -210,7 +207,8 @@ const tool_command command_bench_combine = {
     .summary = "a GEMM by experts and the return of its rows to their owners, on GPUs",
     .options = options,
     .option_count = ARGS_COUNT(options),
-    .run = run,
-    .notes = "Times are of the slowest rank. signal and direct must equal bulk to the bit. Exits with 77 where there\n"
-             "are fewer GPUs than ranks.",
+    .run = run_command,
+    .notes =
+        "Every combination of the lists is a setting; buffers are made once. Times are of the slowest rank. signal\n"
+        "and direct must equal bulk to the bit. Exits with 77 where there are fewer GPUs than ranks.",
 };

@@ -1,0 +1,109 @@
+/* The combine of a setting as the simulator sees it: the table of the second GEMM alone. Its tiles take what the
+ * platform file says; direct stores go through the platform's link as their tile ends;
+ * signal's consumers are one server of the rate that as many SMs put at. docs/combine.md has the rules. */
+#include "bench_combine.h"
+
+#include <draintile/simulate.h>
+#include <math.h>
+
+enum { TILE_M = 128, TILE_N = 256, RANKS_MAX = 8, SMS = 132, GEMM_RASTER = 16, SIGNAL_RASTER = 4 };
+/* A tile of 64 rows takes 0.63 of a whole one's time (src/cuda/tile_table.h): base and rows of a straight line. */
+static const double base_share = 0.26;
+
+/* A multiprocessor's time for a whole tile: the tile engine's own or, if the file has none, at the best rate of the
+ * file's GEMM table. */
+static double tile_time(const combine_platform *p, int64_t k) {
+  const dt_platform_table *table = dt_platform_find_table(p->platform, "tile_s", NULL, NULL, NULL);
+  const double at[1] = {(double)k};
+  dt_interval interval;
+  if (table && table->argument_count == 1 && dt_platform_interpolate(table, at, &interval, NULL) == DT_OK)
+    return interval.value;
+  table = dt_platform_find_table(p->platform, "gemm_flop_per_s", NULL, NULL, NULL);
+  double best = NAN;
+  for (size_t i = 0; table && i < table->point_count; i++)
+    if (!(table->points[i].interval.value <= best)) best = table->points[i].interval.value;
+  return 2.0 * TILE_M * TILE_N * (double)k / (best / SMS);
+}
+
+/* Of `sms` multiprocessors that copy to a peer. */
+static double put_rate(const dt_platform *platform, int32_t sms) {
+  const dt_platform_table *table = dt_platform_find_table(platform, "put_bytes_per_s", NULL, NULL, NULL);
+  const double at[2] = {16 << 20, sms};
+  dt_interval interval;
+  if (!table || table->argument_count != 2 || dt_platform_interpolate(table, at, &interval, NULL)) return NAN;
+  return interval.value;
+}
+
+static double constant(const dt_platform *platform, const char *name) {
+  dt_interval interval;
+  return dt_platform_lookup(platform, name, &interval) ? NAN : interval.value;
+}
+
+static dt_status simulate(const dt_combine_bench_case *s, int32_t ranks, const int32_t *counts,
+                          const combine_platform *p, dt_schedule schedule, dt_order order, double *total_s) {
+  const int64_t tokens[RANKS_MAX] = {0};
+  dt_sim_config config;
+  dt_sim_config_init(&config);
+  const int signal = schedule == DT_SCHEDULE_SIGNAL;
+  config.plan.ranks = ranks;
+  config.plan.experts_per_rank = s->experts;
+  config.plan.tile_m = TILE_M;
+  config.plan.layout = s->layout;
+  config.plan.order = order;
+  config.plan.segment_bands = s->segment_bands;
+  config.plan.schedule = schedule;
+  config.plan.columns_1 = 1;
+  config.plan.columns_2 = (int32_t)((s->n + TILE_N - 1) / TILE_N);
+  config.plan.raster_bands = signal ? (s->raster_bands ? s->raster_bands : SIGNAL_RASTER) : GEMM_RASTER;
+  config.plan.dispatch = 0;
+  config.workers = signal ? SMS - s->consumers : SMS;
+  config.consumers = signal;
+  config.row_in_bytes = 1;
+  config.row_out_bytes = 2 * s->n;
+  config.tokens = tokens;
+  dt_sim_costs costs;
+  dt_sim_costs_init(&costs);
+  const double tile_s = tile_time(p, s->k);
+  costs.l2_base_s = base_share * tile_s;
+  costs.l2_row_s = (1 - base_share) * tile_s / TILE_M;
+  if (signal) costs.copy_s_per_byte = 1 / put_rate(p->platform, s->consumers);
+  costs.link_bytes_per_s = p->rate_bytes_per_s;
+  costs.link_capacity_bytes = p->capacity_bytes;
+  costs.link_latency_s = constant(p->platform, "link_latency_s");
+  /* The entry's kernel, then the GEMM's; after the last bytes a fence and a flag. */
+  costs.entry_s = constant(p->platform, "entry_barrier_s") + 2 * constant(p->platform, "launch_s");
+  const double closing_s = constant(p->platform, "fence_sys_s") + constant(p->platform, "flag_release_s");
+  *total_s = NAN;
+  if (isnan(tile_s) || isnan(costs.entry_s) || isnan(closing_s) || isnan(costs.copy_s_per_byte) ||
+      isnan(costs.link_latency_s) || isnan(costs.link_capacity_bytes))
+    return DT_OK;
+  dt_sim_result result = {0};
+  dt_status status = dt_simulate(&config, &costs, counts, &result, NULL);
+  if (!status) *total_s = result.total_s + closing_s;
+  return status;
+}
+
+dt_status combine_predict(const dt_combine_bench_case *s, int32_t ranks, const int32_t *counts,
+                          const combine_platform *p, combine_prediction *prediction) {
+  *prediction = (combine_prediction){NAN, NAN, NAN, NAN, NAN};
+  if (!p->platform || ranks > RANKS_MAX) return DT_OK;
+  double *const signal_s[2] = {&prediction->signal_s, &prediction->signal_remote_first_s};
+  double *const direct_s[2] = {&prediction->direct_s, &prediction->direct_paced_s};
+  dt_status status = DT_OK;
+  for (int i = 0; i < 2 && !status; i++) {
+    status =
+        simulate(s, ranks, counts, p, DT_SCHEDULE_SIGNAL, i ? DT_ORDER_REMOTE_FIRST : DT_ORDER_NATURAL, signal_s[i]);
+    if (!status)
+      status = simulate(s, ranks, counts, p, DT_SCHEDULE_DIRECT, i ? DT_ORDER_PACED : DT_ORDER_NATURAL, direct_s[i]);
+  }
+  int64_t most = 0;
+  for (int32_t r = 0; r < ranks; r++) {
+    int64_t rows = 0;
+    for (int32_t o = 0; o < ranks; o++)
+      for (int32_t e = 0; e < s->experts; e++) rows += counts[((int64_t)o * ranks + r) * s->experts + e];
+    if (rows > most) most = rows;
+  }
+  const double tiles = (double)most * (double)s->n / (TILE_M * TILE_N);
+  prediction->gemm_s = tiles / SMS * tile_time(p, s->k);
+  return status;
+}
