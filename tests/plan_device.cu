@@ -35,7 +35,7 @@ extern "C" __global__ void plan_slots(const int32_t *ids, int64_t slots, int32_t
 extern "C" __global__ void attention_places(dt_ulysses_layout u, int64_t *places) {
   int32_t rank = (int32_t)threadIdx.x;
   if (rank >= u.ranks) return;
-  dt_ulysses_run run = dt_ulysses_sent(&u, u.kv_tokens, rank, 0, DT_ULYSSES_IMAGE);
+  dt_ulysses_rows run = dt_ulysses_sent(&u, u.kv_tokens, rank, 0, DT_ULYSSES_IMAGE);
   places[2 * rank] = dt_ulysses_kv_at(&u, 0, 1, dt_ulysses_kv_of(&u, 0, 0), run.first) + dt_ulysses_arrivals(&u, rank);
   places[2 * rank + 1] = dt_ulysses_visible(&u, dt_ulysses_owned_rows(&u, u.tokens, rank));
 }

@@ -97,7 +97,7 @@ static void test_uneven_rows(void **state) {
 
   u = make(2, 2, 2, 4222, 4222);
   u.text_tokens = 126;
-  dt_ulysses_run run = dt_ulysses_held(&u, u.tokens, 1, DT_ULYSSES_TEXT); /* T1 */
+  dt_ulysses_rows run = dt_ulysses_held(&u, u.tokens, 1, DT_ULYSSES_TEXT); /* T1 */
   assert_true(run.first == 63 && run.rows == 63 && run.local == 0);
   run = dt_ulysses_held(&u, u.tokens, 1, DT_ULYSSES_IMAGE); /* I1 */
   assert_true(run.first == 126 + 2048 && run.rows == 2048 && run.local == 63);
@@ -138,7 +138,7 @@ static void check_messages(const dt_ulysses_layout *u, int32_t rank) {
       if (sends[i].peer != rank) continue;
       int64_t tokens = sends[i].kv ? u->kv_tokens : u->tokens;
       for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
-        dt_ulysses_run run = dt_ulysses_sent(u, tokens, source, rank, part);
+        dt_ulysses_rows run = dt_ulysses_sent(u, tokens, source, rank, part);
         for (int tensor = 0; tensor <= sends[i].kv; tensor++)
           for (int64_t e = 0; e < run.rows * u->head_dim; e++) {
             int64_t at = sends[i].kv ? dt_ulysses_kv_at(u, rank, tensor, sends[i].head, run.first)
@@ -196,7 +196,7 @@ static void check_tiles(const dt_ulysses_layout *u, int32_t rank) {
       remote_last[tile->head] = i;
     int inside = 0;
     for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
-      dt_ulysses_run run = dt_ulysses_owned(u, u->tokens, tile->owner, part);
+      dt_ulysses_rows run = dt_ulysses_owned(u, u->tokens, tile->owner, part);
       if (tile->row < run.first || tile->row + tile->rows > run.first + run.rows) continue;
       inside += tile->local - run.local == tile->row - run.first;
     }

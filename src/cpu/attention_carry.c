@@ -81,7 +81,7 @@ static dt_status send_tensor(dt_attention_thread *thread, int64_t ticket, const 
   dt_attention *a = thread->attention;
   size_t row = (size_t)a->config.head_dim * a->element;
   for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
-    dt_ulysses_run run = dt_ulysses_sent(&a->layout, tokens, a->rank, peer, part);
+    dt_ulysses_rows run = dt_ulysses_sent(&a->layout, tokens, a->rank, peer, part);
     for (int64_t at = 0; at < run.rows; at += a->piece_rows) {
       size_t local = (size_t)(run.local + at);
       dt_put put = {.window = a->arrivals,
@@ -164,7 +164,7 @@ static dt_status send_kept(dt_attention_thread *thread, int64_t ticket) {
   int32_t owner = (a->rank + 1 + (int32_t)(ticket % (a->ranks - 1))) % a->ranks;
   size_t row = (size_t)a->config.head_dim * a->element, token = (size_t)a->config.heads * row;
   for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
-    dt_ulysses_run run = dt_ulysses_owned(&a->layout, a->config.tokens, owner, part);
+    dt_ulysses_rows run = dt_ulysses_owned(&a->layout, a->config.tokens, owner, part);
     if (run.rows == 0) continue;
     dt_put put = {.window = a->output,
                   .peer = owner,

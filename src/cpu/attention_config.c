@@ -96,7 +96,7 @@ dt_status dt_attention_rows_in(const dt_attention_config *config, int32_t ranks,
   dt_status status = dt_attention_layout(config, ranks, &u);
   if (!status) status = check_rank(ranks, rank);
   for (int part = 0; !status && part < DT_ULYSSES_PARTS; part++) {
-    dt_ulysses_run run = dt_ulysses_held(&u, kv ? u.kv_tokens : u.tokens, rank, part);
+    dt_ulysses_rows run = dt_ulysses_held(&u, kv ? u.kv_tokens : u.tokens, rank, part);
     runs[part] = (dt_attention_rows){.first = run.first, .rows = run.rows, .local = run.local};
   }
   return status;
@@ -108,7 +108,7 @@ dt_status dt_attention_rows_out(const dt_attention_config *config, int32_t ranks
   dt_status status = dt_attention_layout(config, ranks, &u);
   if (!status) status = check_rank(ranks, rank);
   for (int part = 0; !status && part < DT_ULYSSES_PARTS; part++) {
-    dt_ulysses_run run = dt_ulysses_owned(&u, u.tokens, rank, part);
+    dt_ulysses_rows run = dt_ulysses_owned(&u, u.tokens, rank, part);
     runs[part] = (dt_attention_rows){.first = run.first, .rows = run.rows, .local = run.local};
   }
   return status;

@@ -90,7 +90,7 @@ int64_t dt_ulysses_sends(const dt_ulysses_layout *u, int32_t rank, dt_ulysses_se
 /* The tiles of one head and owner. */
 static void add_tiles(const dt_ulysses_layout *u, int32_t head, int32_t owner, dt_ulysses_tile *tiles, int64_t *count) {
   for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
-    dt_ulysses_run run = dt_ulysses_owned(u, u->tokens, owner, part);
+    dt_ulysses_rows run = dt_ulysses_owned(u, u->tokens, owner, part);
     for (int64_t at = 0; at < run.rows; at += u->tile_rows) {
       if (tiles)
         tiles[*count] = (dt_ulysses_tile){.head = head,

@@ -38,10 +38,10 @@ typedef struct dt_ulysses_layout {
 } dt_ulysses_layout;
 
 /* Consecutive rows of the sequence. */
-typedef struct dt_ulysses_run {
+typedef struct dt_ulysses_rows {
   int64_t first, rows;
   int64_t local; /* place of the first row among the rank's own */
-} dt_ulysses_run;
+} dt_ulysses_rows;
 
 /* One message of the way in: the rows that `source` holds of one head, to a rank that needs it. */
 typedef struct dt_ulysses_send {
@@ -68,9 +68,9 @@ DT_HD static inline int64_t dt_ulysses_block(int64_t total, int32_t blocks, int3
 }
 
 /* The run of one part that `rank` owns, of a sequence of `tokens` rows. */
-DT_HD static inline dt_ulysses_run dt_ulysses_owned(const dt_ulysses_layout *u, int64_t tokens, int32_t rank,
-                                                    int part) {
-  dt_ulysses_run text, image;
+DT_HD static inline dt_ulysses_rows dt_ulysses_owned(const dt_ulysses_layout *u, int64_t tokens, int32_t rank,
+                                                     int part) {
+  dt_ulysses_rows text, image;
   text.rows = dt_ulysses_block(u->text_tokens, u->ranks, rank, &text.first);
   text.local = 0;
   if (part == DT_ULYSSES_TEXT) return text;
@@ -81,8 +81,9 @@ DT_HD static inline dt_ulysses_run dt_ulysses_owned(const dt_ulysses_layout *u, 
 }
 
 /* The run of one part that `rank` passes in. */
-DT_HD static inline dt_ulysses_run dt_ulysses_held(const dt_ulysses_layout *u, int64_t tokens, int32_t rank, int part) {
-  dt_ulysses_run run = dt_ulysses_owned(u, tokens, rank, part);
+DT_HD static inline dt_ulysses_rows dt_ulysses_held(const dt_ulysses_layout *u, int64_t tokens, int32_t rank,
+                                                    int part) {
+  dt_ulysses_rows run = dt_ulysses_owned(u, tokens, rank, part);
   if (!u->text_replicated) return run;
   if (part == DT_ULYSSES_IMAGE) {
     run.local = u->text_tokens;
@@ -94,9 +95,9 @@ DT_HD static inline dt_ulysses_run dt_ulysses_held(const dt_ulysses_layout *u, i
 }
 
 /* What of that goes to `peer`: all of it, but replicated text is there already. */
-DT_HD static inline dt_ulysses_run dt_ulysses_sent(const dt_ulysses_layout *u, int64_t tokens, int32_t rank,
-                                                   int32_t peer, int part) {
-  dt_ulysses_run run = dt_ulysses_held(u, tokens, rank, part);
+DT_HD static inline dt_ulysses_rows dt_ulysses_sent(const dt_ulysses_layout *u, int64_t tokens, int32_t rank,
+                                                    int32_t peer, int part) {
+  dt_ulysses_rows run = dt_ulysses_held(u, tokens, rank, part);
   if (u->text_replicated && part == DT_ULYSSES_TEXT && peer != rank) run.rows = 0;
   return run;
 }
