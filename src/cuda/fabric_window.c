@@ -2,6 +2,7 @@
  * cannot take it from under the stores of one that has not noticed: between processes the driver counts, among threads
  * of one process a count in the piece does.
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@ typedef struct cuda_piece {
   CUmemGenericAllocationHandle handle;
   int device, has_handle, from_malloc;
   int32_t references; /* ranks of this process that use it */
+  uint64_t allowed;   /* devices that were given access, a bit each */
 } cuda_piece;
 
 typedef struct cuda_window {
@@ -139,7 +141,16 @@ typedef struct piece_facts {
 
 static dt_status reach_in_process(const dt_cuda_fabric *fabric, cuda_piece *piece) {
   if (piece->device == fabric->device) return DT_OK;
-  if (!piece->from_malloc) return allow(piece->address, piece->mapped, fabric->device);
+  if (!piece->from_malloc) {
+    /* Once a device: ranks that share one would give it access twice, which the driver refuses. */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    const uint64_t bit = UINT64_C(1) << (fabric->device % 64);
+    dt_status status = piece->allowed & bit ? DT_OK : allow(piece->address, piece->mapped, fabric->device);
+    if (!status) piece->allowed |= bit;
+    pthread_mutex_unlock(&lock);
+    return status;
+  }
   cudaError_t error = cudaDeviceEnablePeerAccess(piece->device, 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled) {
     cudaGetLastError(); /* not an error; clears it */
