@@ -16,7 +16,7 @@ extern "C" __global__ void plan_fill(dt_plan_config config, const int32_t *count
 }
 
 /* Experts do not depend on one another: one thread each. dst_rows is [experts][ranks]. */
-extern "C" __global__ void plan_experts(dt_plan_config config, const int32_t *counts, const dt_expert *experts,
+extern "C" __global__ void plan_experts(dt_plan_config config, const int32_t *counts, const dt_expert_layout *experts,
                                         const int64_t *dst_rows, dt_build_arrays arrays) {
   dt_shape shape = dt_shape_of(&config, counts);
   int32_t e = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);

@@ -5,8 +5,9 @@
 
 #include "core/error.h"
 
+#ifndef DT_WITH_CUDA
 static dt_status without(void) {
-  return dt_fail(DT_ERR_UNSUPPORTED, "MoE layer on GPUs; this build has none");
+  return dt_fail(DT_ERR_UNSUPPORTED, "MoE layer on GPUs; this build has no CUDA parts");
 }
 
 void dt_cuda_moe_config_init(dt_cuda_moe_config *config) {
@@ -48,3 +49,4 @@ dt_status dt_cuda_moe_spans(dt_cuda_moe *moe, void *stream, const dt_span **span
   (void)moe, (void)stream, (void)spans, (void)count;
   return without();
 }
+#endif

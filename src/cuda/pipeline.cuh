@@ -7,6 +7,7 @@
 #ifndef DT_CUDA_PIPELINE_CUH
 #define DT_CUDA_PIPELINE_CUH
 
+#include "cuda/layer_words.cuh"
 #include "cuda/ptx.cuh"
 #include "cuda/tile_gemm.h"
 
@@ -66,34 +67,88 @@ DT_DEVICE void dt_stage_release(uint32_t shared, uint32_t stage) {
   if (lane < DT_TILE_CLUSTER) dt_barrier_arrive(dt_peer_address(dt_stage_empty(shared, stage), lane));
 }
 
+/* The layer that a launch of the engine runs; only if it runs one. */
+DT_DEVICE const dt_tile_layer &dt_layer_of(const dt_tile_gemm &gemm) {
+  return (const dt_tile_layer &)gemm;
+}
+
 /* Sticky in this CTA: once a thread has given up, nobody waits for anything any more, so that every role runs to its
  * end. */
-DT_DEVICE void dt_give_up(const dt_tile_gemm &gemm, uint32_t shared, uint32_t error) {
+template <bool Layer> DT_DEVICE void dt_give_up(const dt_tile_gemm &gemm, uint32_t shared, uint32_t error) {
   dt_store_shared_word(shared + DT_SHARED_DEAD, 1);
-  atomicCAS(&gemm.header->error, 0u, error);
+  if constexpr (Layer)
+    dt_layer_fail(dt_layer_of(gemm), DT_LAYER_ERROR_PIPE + error, -1, 0, 0);
+  else
+    atomicCAS(&gemm.header->error, 0u, error);
 }
-/* False if it gave up. */
+/* False if it gave up. A layer's launches also end when another CTA or rank has given up. */
+template <bool Layer>
 DT_DEVICE bool dt_wait(const dt_tile_gemm &gemm, uint32_t shared, uint32_t barrier, uint32_t parity, uint32_t error) {
   if (dt_barrier_try(barrier, parity)) return true;
   const uint32_t start = dt_time_us();
   while (!dt_barrier_try(barrier, parity)) {
     if (dt_load_shared_word(shared + DT_SHARED_DEAD)) return false;
-    if (dt_time_us() - start > gemm.timeout_us) dt_give_up(gemm, shared, error);
+    const uint32_t waited = dt_time_us() - start;
+    if (waited > gemm.timeout_us) dt_give_up<Layer>(gemm, shared, error);
+    if constexpr (Layer)
+      if (waited > 100 && dt_layer_failed(dt_layer_of(gemm))) dt_store_shared_word(shared + DT_SHARED_DEAD, 1);
   }
   return true;
 }
 
 /* One thread's reading of the slot that holds task `sequence` of this cluster, and handing the slot back: only when
  * both loads have returned, which the condition makes a data dependency. */
+template <bool Layer>
 DT_DEVICE void dt_slot_read(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence, uint4 &first, uint4 &second) {
   const uint32_t slot = sequence % DT_SLOTS;
-  const bool good = dt_wait(gemm, shared, dt_slot_full(shared, slot), sequence / DT_SLOTS & 1, DT_TILE_ERROR_TICKET);
+  const bool good =
+      dt_wait<Layer>(gemm, shared, dt_slot_full(shared, slot), sequence / DT_SLOTS & 1, DT_TILE_ERROR_TICKET);
   const uint32_t address = shared + DT_SHARED_SLOTS + slot * (uint32_t)sizeof(dt_tile_task);
   first = dt_load_shared(address);
   second = dt_load_shared(address + 16);
   if (!good) second.x = (uint32_t)-1;
   if ((int32_t)first.x >= 0 && (int32_t)second.x >= -1)
     dt_barrier_arrive(dt_peer_address(dt_slot_empty(shared, slot), 0));
+}
+
+/* One CTA's share of a task. shape is all that the main loop keeps of it in registers: rows in 8 bits, then whether it
+ * is narrow, then in a layer the phase (1 bit), the column (10 bits) and the expert (11 bits), else from bit 16 the
+ * column. */
+typedef struct dt_tile {
+  int32_t row, expert, shares_rows;
+  uint32_t shape;
+} dt_tile;
+enum {
+  DT_SHAPE_NARROW = 256,
+  DT_SHAPE_PHASE = 512,
+  DT_SHAPE_COLUMN_SHIFT = 10,
+  DT_SHAPE_EXPERT_SHIFT = 20,
+};
+DT_DEVICE int32_t dt_tile_rows(uint32_t shape) {
+  return (int32_t)(shape & 255);
+}
+template <bool Layer> DT_DEVICE int32_t dt_tile_column(uint32_t shape) {
+  return (int32_t)(Layer ? shape >> DT_SHAPE_COLUMN_SHIFT & 1023 : shape >> 16) * (DT_TILE_N / 2);
+}
+template <bool Layer> DT_DEVICE uint32_t dt_tile_phase(uint32_t shape) {
+  return Layer && shape & DT_SHAPE_PHASE ? (uint32_t)DT_TASK_L1 : (uint32_t)DT_TASK_L2;
+}
+
+template <bool Layer> DT_DEVICE dt_tile dt_tile_of(uint4 first, uint4 second, uint32_t rank) {
+  dt_tile tile;
+  tile.row = (int32_t)(rank ? first.y : first.x);
+  tile.expert = (int32_t)second.x;
+  tile.shares_rows = (int32_t)(second.y & DT_TILE_SHARES_ROWS);
+  const uint32_t column = first.w >> (16 * rank);
+  tile.shape = first.z >> (16 * rank) & 0xffff;
+  if constexpr (Layer) {
+    tile.shape |= (column & 1023) << DT_SHAPE_COLUMN_SHIFT | second.x << DT_SHAPE_EXPERT_SHIFT;
+    if (second.y >> DT_TASK_PHASE_SHIFT & 1) tile.shape |= DT_SHAPE_PHASE;
+  } else {
+    tile.shape |= column << 16;
+    if (second.y & DT_TILE_NARROW) tile.shape |= DT_SHAPE_NARROW;
+  }
+  return tile;
 }
 
 #endif

@@ -6,20 +6,20 @@
 #include "tasks.h"
 
 typedef struct dt_build_sizes {
-  dt_expert total; /* rows, span, bands, groups, parts, segments of the rank */
+  dt_expert_layout total; /* rows, span, bands, groups, parts, segments of the rank */
   int64_t dispatch, combine_rows;
 } dt_build_sizes;
 
 /* Needed by dt_build_measure already: experts and sends hold all ranks where the table has D tasks, else only what the
  * rank itself needs: [experts_per_rank] and nothing. */
 typedef struct dt_build_ranks {
-  dt_expert *experts;      /* [ranks or 1][experts_per_rank] */
-  dt_send *sends;          /* [ranks or 0][experts_per_rank] */
-  int32_t *expert_orders;  /* [ranks or 1][experts_per_rank] */
-  int32_t *sorting;        /* [experts_per_rank + 1] */
-  int32_t *rank_of;        /* [experts_per_rank] */
-  int64_t *dst_rows;       /* [ranks] */
-  dt_send_cursor *cursors; /* [ranks or 0] */
+  dt_expert_layout *experts; /* [ranks or 1][experts_per_rank] */
+  dt_send *sends;            /* [ranks or 0][experts_per_rank] */
+  int32_t *expert_orders;    /* [ranks or 1][experts_per_rank] */
+  int32_t *sorting;          /* [experts_per_rank + 1] */
+  int32_t *rank_of;          /* [experts_per_rank] */
+  int64_t *dst_rows;         /* [ranks] */
+  dt_send_cursor *cursors;   /* [ranks or 0] */
 } dt_build_ranks;
 
 /* Scratch of dt_build_fill. */
@@ -120,7 +120,7 @@ DT_HD static inline void dt_build_fill(const dt_plan_config *config, const int32
                                        const dt_build_arrays *out) {
   dt_shape shape = dt_shape_of(config, counts);
   int64_t own = dt_own_experts(config);
-  const dt_expert *experts = &ranks->experts[own];
+  const dt_expert_layout *experts = &ranks->experts[own];
   int32_t *expert_order = &ranks->expert_orders[own];
   dt_layout_fill(&shape, config->rank, experts, ranks->dst_rows, out->groups, out->bands, out->parts, out->segments);
   dt_expert_order(config->order, shape.experts, experts, expert_order, ranks->sorting);

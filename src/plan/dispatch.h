@@ -19,7 +19,7 @@ typedef struct dt_send_cursor {
 /* Sends of `rank` to the experts of one peer; experts as dt_rank_measure gives them for the peer. *src_row runs on over
  * the peers, which must therefore come in ascending order. Returns the number of D tasks. */
 DT_HD static inline int64_t dt_sends_measure(const dt_shape *shape, int32_t rank, int32_t peer,
-                                             const dt_expert *experts, int64_t *src_row, dt_send *sends) {
+                                             const dt_expert_layout *experts, int64_t *src_row, dt_send *sends) {
   int64_t tasks = 0;
   for (int32_t e = 0; e < shape->experts; e++) {
     dt_send *send = &sends[e];

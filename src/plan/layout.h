@@ -17,11 +17,11 @@ typedef struct dt_shape {
 
 /* What one expert takes at its rank, and where: sizes by dt_expert_measure, first_* by dt_experts_place. int64, so that
  * sizes which the plan's int32 indices cannot hold are seen before anything is built. */
-typedef struct dt_expert {
+typedef struct dt_expert_layout {
   int64_t rows, span; /* valid rows; memory rows, padding included */
   int64_t bands, remote_bands, groups, parts, segments;
   int64_t row, first_band, first_group, first_part, first_segment;
-} dt_expert;
+} dt_expert_layout;
 
 DT_HD static inline dt_shape dt_shape_of(const dt_plan_config *config, const int32_t *counts) {
   dt_shape shape;
@@ -61,7 +61,7 @@ DT_HD static inline int64_t dt_group_offset(const dt_shape *shape, int32_t rank,
   return offset;
 }
 
-DT_HD static inline void dt_expert_measure(const dt_shape *shape, int32_t rank, int32_t expert, dt_expert *out) {
+DT_HD static inline void dt_expert_measure(const dt_shape *shape, int32_t rank, int32_t expert, dt_expert_layout *out) {
   out->rows = out->span = out->groups = out->parts = out->segments = out->remote_bands = 0;
   for (int32_t i = 1; i <= shape->ranks; i++) {
     int32_t owner = (int32_t)(((int64_t)rank + i) % shape->ranks);
@@ -79,8 +79,8 @@ DT_HD static inline void dt_expert_measure(const dt_shape *shape, int32_t rank, 
 }
 
 /* Prefix sums over a rank's experts; *total receives the rank's own sizes. */
-DT_HD static inline void dt_experts_place(int32_t experts, dt_expert *out, dt_expert *total) {
-  dt_expert sum = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+DT_HD static inline void dt_experts_place(int32_t experts, dt_expert_layout *out, dt_expert_layout *total) {
+  dt_expert_layout sum = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   for (int32_t e = 0; e < experts; e++) {
     out[e].row = sum.span;
     out[e].first_band = sum.bands;
@@ -98,7 +98,8 @@ DT_HD static inline void dt_experts_place(int32_t experts, dt_expert *out, dt_ex
   *total = sum;
 }
 
-DT_HD static inline void dt_rank_measure(const dt_shape *shape, int32_t rank, dt_expert *out, dt_expert *total) {
+DT_HD static inline void dt_rank_measure(const dt_shape *shape, int32_t rank, dt_expert_layout *out,
+                                         dt_expert_layout *total) {
   for (int32_t e = 0; e < shape->experts; e++) dt_expert_measure(shape, rank, e, &out[e]);
   dt_experts_place(shape->experts, out, total);
 }
@@ -128,7 +129,7 @@ DT_HD static inline int64_t dt_group_cut(const dt_shape *shape, const dt_group *
 
 /* The parts of one group, appended in row order, which is also the order of bands: a band's parts end up adjacent. */
 DT_HD static inline int64_t dt_group_parts(const dt_shape *shape, int32_t rank, const dt_group *group,
-                                           const dt_expert *expert, int64_t first_part, dt_band *bands,
+                                           const dt_expert_layout *expert, int64_t first_part, dt_band *bands,
                                            dt_part *parts) {
   int64_t tile_m = shape->tile_m, n = 0;
   for (int64_t done = 0; done < group->rows;) {
@@ -158,9 +159,9 @@ DT_HD static inline int64_t dt_group_parts(const dt_shape *shape, int32_t rank, 
 
 /* Groups, bands, parts and segments of one expert. dst_rows[s] is O[s][g] of this expert. Experts are independent of
  * one another. */
-DT_HD static inline void dt_expert_fill(const dt_shape *shape, int32_t rank, int32_t index, const dt_expert *expert,
-                                        const int64_t *dst_rows, dt_group *groups, dt_band *bands, dt_part *parts,
-                                        dt_segment *segments) {
+DT_HD static inline void dt_expert_fill(const dt_shape *shape, int32_t rank, int32_t index,
+                                        const dt_expert_layout *expert, const int64_t *dst_rows, dt_group *groups,
+                                        dt_band *bands, dt_part *parts, dt_segment *segments) {
   int64_t row = expert->row, part = expert->first_part, segment = expert->first_segment, n = expert->first_group;
   for (int32_t i = 1; i <= shape->ranks; i++) {
     int32_t owner = (int32_t)(((int64_t)rank + i) % shape->ranks);
@@ -189,7 +190,7 @@ DT_HD static inline void dt_dst_rows(const dt_shape *shape, int32_t rank, int64_
 }
 
 /* Everything of one rank, expert after expert. dst_rows is scratch of [ranks]. */
-DT_HD static inline void dt_layout_fill(const dt_shape *shape, int32_t rank, const dt_expert *experts,
+DT_HD static inline void dt_layout_fill(const dt_shape *shape, int32_t rank, const dt_expert_layout *experts,
                                         int64_t *dst_rows, dt_group *groups, dt_band *bands, dt_part *parts,
                                         dt_segment *segments) {
   dt_dst_rows(shape, rank, dst_rows);

@@ -7,7 +7,8 @@
 
 /* Experts by number of bands with remote rows, descending, ties by index: a bottom-up merge sort, stable and without
  * recursion. sorted and scratch are [experts]. */
-DT_HD static inline void dt_experts_sort(int32_t experts, const dt_expert *expert, int32_t *sorted, int32_t *scratch) {
+DT_HD static inline void dt_experts_sort(int32_t experts, const dt_expert_layout *expert, int32_t *sorted,
+                                         int32_t *scratch) {
   for (int32_t e = 0; e < experts; e++) sorted[e] = e;
   for (int64_t width = 1; width < experts; width *= 2) {
     for (int64_t low = 0; low < experts; low += 2 * width) {
@@ -23,7 +24,7 @@ DT_HD static inline void dt_experts_sort(int32_t experts, const dt_expert *exper
 }
 
 /* The order in which a rank's experts (and so their remote bands) come. scratch is [experts]. */
-DT_HD static inline void dt_expert_order(dt_order order, int32_t experts, const dt_expert *expert, int32_t *out,
+DT_HD static inline void dt_expert_order(dt_order order, int32_t experts, const dt_expert_layout *expert, int32_t *out,
                                          int32_t *scratch) {
   if (order == DT_ORDER_REMOTE_FIRST) {
     dt_experts_sort(experts, expert, out, scratch);
@@ -34,7 +35,7 @@ DT_HD static inline void dt_expert_order(dt_order order, int32_t experts, const 
 
 /* Bands first, first+1, ... of one expert: remote band i of n_r has key (2i+1)/(2n_r), local band j of n_l has
  * (2j+1)/(2n_l); ascending, ties remote first. */
-DT_HD static inline void dt_expert_paced(const dt_expert *expert, int32_t *out) {
+DT_HD static inline void dt_expert_paced(const dt_expert_layout *expert, int32_t *out) {
   int64_t remote = expert->remote_bands, local = expert->bands - remote, i = 0, j = 0;
   while (i + j < expert->bands) {
     int take = j == local || (i < remote && (2 * i + 1) * local <= (2 * j + 1) * remote);
@@ -44,7 +45,7 @@ DT_HD static inline void dt_expert_paced(const dt_expert *expert, int32_t *out) 
 }
 
 /* expert_order as dt_expert_order gives it for the same order. */
-DT_HD static inline void dt_band_order(dt_order order, int32_t experts, const dt_expert *expert,
+DT_HD static inline void dt_band_order(dt_order order, int32_t experts, const dt_expert_layout *expert,
                                        const int32_t *expert_order, int32_t *out) {
   int64_t n = 0;
   if (order == DT_ORDER_PACED) {
@@ -52,13 +53,13 @@ DT_HD static inline void dt_band_order(dt_order order, int32_t experts, const dt
     return;
   }
   for (int32_t i = 0; i < experts; i++) {
-    const dt_expert *x = &expert[expert_order[i]];
+    const dt_expert_layout *x = &expert[expert_order[i]];
     int64_t bands = order == DT_ORDER_REMOTE_FIRST ? x->remote_bands : x->bands;
     for (int64_t b = 0; b < bands; b++) out[n++] = (int32_t)(x->first_band + b);
   }
   if (order != DT_ORDER_REMOTE_FIRST) return;
   for (int32_t i = 0; i < experts; i++) {
-    const dt_expert *x = &expert[expert_order[i]];
+    const dt_expert_layout *x = &expert[expert_order[i]];
     for (int64_t b = x->remote_bands; b < x->bands; b++) out[n++] = (int32_t)(x->first_band + b);
   }
 }

@@ -40,7 +40,7 @@ static void cover(const dt_tile_task *task, int32_t first_row, int32_t rows, int
 
 /* Which bands a run's order holds, by the plan's own rule (plan/order.h). */
 static void order_of(int32_t bands, int32_t remote, int32_t *order) {
-  const dt_expert expert = {.bands = bands, .remote_bands = remote};
+  const dt_expert_layout expert = {.bands = bands, .remote_bands = remote};
   if (remote > 0) {
     dt_expert_paced(&expert, order);
     return;

@@ -1,0 +1,96 @@
+/* The tile engine's roles in a layer, beside tiles: waits for rows and counters, dispatch by warps that would idle, and
+ * what is published when. Memory order: docs/moe_cuda.md; pairs are named at both ends.
+ */
+#ifndef DT_CUDA_LAYER_ROLES_CUH
+#define DT_CUDA_LAYER_ROLES_CUH
+
+#include "cuda/layer_words.cuh"
+#include "cuda/pipeline.cuh"
+
+/* Until `word` has reached `target`. One thread. False: gave up. Sys: other ranks add to it. */
+template <bool Sys>
+DT_DEVICE bool dt_await_count(const dt_tile_layer &layer, uint32_t shared, const uint32_t *word, uint32_t target,
+                              uint32_t error, int32_t index) {
+  uint32_t seen = Sys ? dt_acquire_sys(word) : dt_acquire_gpu(word);
+  if (seen >= target) return true;
+  const uint32_t start = dt_time_us();
+  for (;;) {
+    seen = Sys ? dt_acquire_sys(word) : dt_acquire_gpu(word);
+    if (seen >= target) return true;
+    if (dt_load_shared_word(shared + DT_SHARED_DEAD)) return false;
+    const uint32_t waited = dt_time_us() - start;
+    if (waited > layer.gemm.timeout_us)
+      dt_layer_fail(layer, error, index, target, seen);
+    else if (waited > 20)
+      dt_layer_watch_peers(layer);
+    if (dt_layer_failed(layer)) {
+      dt_store_shared_word(shared + DT_SHARED_DEAD, 1);
+      return false;
+    }
+  }
+}
+
+/* The loader's wait before a tile: for its rows (L1; pairs with dt_dispatch_done), or for the act of its band (L2; pairs
+ * with dt_release_tile). */
+DT_DEVICE bool dt_await_operands(const dt_tile_layer &layer, uint32_t shared, uint32_t phase, int32_t band,
+                                 int32_t rows) {
+  bool good = true;
+  if (phase == DT_TASK_L2)
+    good = dt_await_count<false>(layer, shared, layer.act_ready + band, (uint32_t)rows * layer.l1_tiles,
+                                 DT_LAYER_ERROR_ACT, band);
+  else if (layer.waits)
+    good = dt_await_count<true>(layer, shared, dt_arrival(layer, layer.rank, band), (uint32_t)rows,
+                                DT_LAYER_ERROR_ARRIVAL, band);
+  dt_fence_async_global();
+  return good;
+}
+
+/* What the dispatch kernel has left of the pieces, by one warp that has few registers. Waits for nothing. */
+DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer) {
+  dt_grid_wait();
+  if (dt_layer_failed(layer)) return;
+  const uint32_t lane = threadIdx.x % 32, pieces = layer.state->pieces;
+  const uint32_t words = (uint32_t)(layer.gemm.row_bytes / 16);
+  for (;;) {
+    uint32_t taken = 0;
+    if (lane == 0) taken = atomicAdd(&layer.state->next_piece, 1u);
+    taken = __shfl_sync(0xffffffffu, taken, 0);
+    if (taken >= pieces) return;
+    const dt_layer_piece *piece = layer.pieces + taken;
+    const int32_t rows = piece->rows, from = piece->from;
+    uint8_t *to = layer.rows_of[piece->peer] + (int64_t)piece->to * layer.gemm.row_bytes;
+    for (int32_t i = 0; i < rows; i++, to += layer.gemm.row_bytes) {
+      const int32_t token = layer.slot_of_row[from + i] / layer.top_k;
+      const uint4 *source = (const uint4 *)(layer.hidden + token * layer.gemm.row_bytes);
+      for (uint32_t w = lane; w < words; w += 128) {
+        uint4 v[4];
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+          if (w + 32 * j < words) v[j] = dt_load_row(source + w + 32 * j);
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+          if (w + 32 * j < words) dt_store_global((uint4 *)to + w + 32 * j, v[j]);
+      }
+    }
+    dt_fence_async_global(); /* the reader loads the rows through the copy engine */
+    __syncwarp();
+    if (lane == 0) dt_dispatch_done(layer, piece->peer, piece->band, (uint32_t)rows);
+  }
+}
+
+/* A CTA has passed its last tile; `share` of them had rows of owners. The last CTA to do so tells every rank that all
+ * rows of this one are there (pairs with dt_await_sent). One thread. The fence covers what the CTA's other warps
+ * stored, since the thread has waited for them; the add passes that on to whoever adds last. */
+DT_DEVICE void dt_publish_sent(const dt_tile_layer &layer, uint32_t share) {
+  if (!layer.signals || dt_layer_failed(layer) || share == 0) return;
+  dt_fence_sys();
+  if (dt_add_acq_rel(&layer.state->passed, share) + share == layer.state->passed_target) dt_tell_sent(layer);
+}
+
+/* Publishes a stored tile of L1. One thread. */
+DT_DEVICE void dt_release_tile(const dt_tile_layer &layer, int32_t band, const dt_tile &tile, uint32_t rank) {
+  if (dt_tile_phase<true>(tile.shape) == DT_TASK_L1 && dt_tile_column<true>(tile.shape) < layer.l1_columns)
+    dt_release_add(layer.act_ready + band + (tile.shares_rows ? 0 : rank), (uint32_t)dt_tile_rows(tile.shape));
+}
+
+#endif

@@ -1,0 +1,291 @@
+/* A layer's plan on the device, in two kernels: count (slots of every expert, published to every rank) and table (once
+ * all counts are here: where every slot, row and tile goes). Phases as in plan_warp.h; positions are closed forms of
+ * the counts, so every rank and every thread computes them alone.
+ *
+ * Order of L1 and L2 tasks: experts in natural order, merged into groups. An L2 task i has A(i) tasks of L1 before it,
+ * an L1 task m has B(m) = #{i: A(i) <= m} of L2: their places are i + A(i) and m + B(m).
+ */
+#ifndef DT_CUDA_MOE_PLAN_H
+#define DT_CUDA_MOE_PLAN_H
+
+#include <draintile/plan.h>
+
+#include "cuda/plan_slots.h"
+#include "cuda/tile_layer.h"
+#include "cuda/tile_table.h"
+
+typedef struct dt_moe_plan {
+  int32_t ranks, rank, experts;            /* experts: per rank */
+  int32_t columns_1, columns_2;            /* tiles across act and the output */
+  int32_t raster_bands, piece_rows;        /* piece_rows divides a band */
+  int32_t lead, group_tasks, wave_experts; /* lead: groups of L1 ahead of L2; DT_MOE_LEAD_ALL */
+  int32_t alternate, staged; /* staged: rows of other ranks stay here (owner 1 of row_target) until they are put */
+  int32_t tiles_only;        /* the table again, for L1 and L2 without a dispatch */
+  int32_t head;              /* 1024ths of the dispatch pieces that the dispatch kernel copies */
+  int32_t put_blocks, bands_max;
+  int64_t rows_max;
+  uint32_t timeout_us;
+  int32_t *counts;                      /* [2][ranks][ranks*experts], in this rank's control window */
+  int32_t *peer_counts[DT_LAYER_RANKS]; /* the same at each peer */
+  dt_layer_slot *slots;
+  dt_layer_slot *peer_slot[DT_LAYER_RANKS];
+  dt_layer_state *state;
+  uint32_t *arrivals; /* own, [2][bands_max] */
+  uint32_t *act_ready;
+  dt_tile_task *tasks;
+  dt_layer_piece *pieces, *puts;
+  uint64_t *row_target;
+  dt_device_slots slot; /* of this rank's tokens */
+} dt_moe_plan;
+enum { DT_MOE_LEAD_ALL = 1 << 28 };
+
+/* A block's shared memory. g counts ranks*experts, q = expert*ranks + k counts (expert, k-th rank after this one). */
+typedef struct dt_moe_scratch {
+  int32_t *combine_row;            /* [ranks][G + 1]: of source rank and expert g, the first combine row */
+  int32_t *first_row, *first_band; /* [ranks][experts + 1]: at each expert's rank */
+  int32_t *owner_row;              /* [G + 1]: of own experts, by q: first row of the k-th owner */
+  int32_t *piece, *put;         /* [G + 1]: by q: first dispatch piece to the k-th rank, first put to the k-th owner */
+  int32_t *l1, *l2;             /* [experts + 1]: first task */
+  int32_t *group, *before;      /* [experts]; before: alternate's A of the expert's first L2 task */
+  int32_t *group_l1, *group_l2; /* [experts + 1]: tasks before each group */
+  int32_t *groups;              /* [1] */
+} dt_moe_scratch;
+
+static inline size_t dt_moe_scratch_words(int32_t ranks, int32_t experts) {
+  const size_t g = (size_t)ranks * (size_t)experts + 1, e = (size_t)experts + 1;
+  return (size_t)ranks * (g + 2 * e) + 3 * g + 6 * e + 1;
+}
+DT_PHASE dt_moe_scratch dt_moe_scratch_at(const dt_moe_plan *p, int32_t *memory) {
+  const int32_t g = p->ranks * p->experts + 1, e = p->experts + 1;
+  dt_moe_scratch s;
+  s.combine_row = memory;
+  s.first_row = s.combine_row + p->ranks * g;
+  s.first_band = s.first_row + p->ranks * e;
+  s.owner_row = s.first_band + p->ranks * e;
+  s.piece = s.owner_row + g;
+  s.put = s.piece + g;
+  s.l1 = s.put + g;
+  s.l2 = s.l1 + e;
+  s.group = s.l2 + e;
+  s.before = s.group + e;
+  s.group_l1 = s.before + e;
+  s.group_l2 = s.group_l1 + e;
+  s.groups = s.group_l2 + e;
+  return s;
+}
+
+DT_PHASE int32_t dt_moe_rank_after(const dt_moe_plan *p, int32_t rank, int32_t k) {
+  const int32_t r = rank + 1 + k;
+  return r >= p->ranks ? r - p->ranks : r;
+}
+DT_PHASE int32_t dt_moe_combine_row(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t source, int32_t g) {
+  return s->combine_row[source * (p->ranks * p->experts + 1) + g];
+}
+DT_PHASE int32_t dt_moe_count(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t source, int32_t g) {
+  return dt_moe_combine_row(p, s, source, g + 1) - dt_moe_combine_row(p, s, source, g);
+}
+/* Rows of owners before this rank in expert g at its rank. */
+DT_PHASE int32_t dt_moe_rows_before(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t at, int32_t g) {
+  int32_t rows = 0;
+  for (int32_t k = 0, owner = dt_moe_rank_after(p, at, 0); owner != p->rank; owner = dt_moe_rank_after(p, at, ++k))
+    rows += dt_moe_count(p, s, owner, g);
+  return rows;
+}
+DT_PHASE dt_run dt_moe_run(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
+  const int32_t at = p->rank * (p->experts + 1) + expert;
+  dt_run run;
+  run.expert = expert;
+  run.row = s->first_row[at];
+  run.rows = s->first_row[at + 1] - run.row;
+  run.slot = s->first_band[at];
+  run.remote = 0;
+  return run;
+}
+
+/* Phase 1: combine rows of every source. */
+DT_PHASE int dt_moe_sources(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team, const int32_t *counts) {
+  const int32_t g = p->ranks * p->experts;
+  int wrong = 0;
+  for (int32_t r = team->warp; r < p->ranks; r += team->warps)
+    wrong |= dt_warp_scan(s->combine_row + r * (g + 1), counts + r * g, g, DT_SCAN_EACH);
+  return wrong;
+}
+
+/* Phase 2: sizes, to be summed. */
+DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
+  const int32_t experts = p->experts, ranks = p->ranks;
+  DT_FOR_ITEMS(i, team, ranks * experts) {
+    const int32_t r = i / experts, e = i - r * experts; /* i is the global expert */
+    int32_t rows = 0;
+    for (int32_t source = 0; source < ranks; source++) rows += dt_moe_count(p, s, source, i);
+    s->first_row[r * (experts + 1) + e] = rows;
+    s->first_band[r * (experts + 1) + e] = dt_bands(rows);
+    if (r == p->rank) {
+      dt_run run = {e, 0, rows, 0, 0};
+      s->l1[e] = dt_run_tasks(&run, p->columns_1, p->raster_bands);
+      s->l2[e] = dt_run_tasks(&run, p->columns_2, p->raster_bands);
+    }
+    const int32_t q = e * ranks + (r + ranks - 1 - p->rank) % ranks, sent = dt_moe_count(p, s, p->rank, i);
+    const int32_t before = dt_moe_rows_before(p, s, r, i);
+    s->piece[q] = sent == 0 ? 0 : (before + sent - 1) / p->piece_rows - before / p->piece_rows + 1;
+    const int32_t owned = dt_moe_count(p, s, r, p->rank * experts + e);
+    s->owner_row[q] = owned;
+    s->put[q] = r == p->rank ? 0 : (owned + p->piece_rows - 1) / p->piece_rows;
+  }
+}
+
+/* Phase 3: sums, a warp each. */
+DT_PHASE void dt_moe_sums(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
+  const int32_t experts = p->experts, g = p->ranks * experts;
+  for (int32_t job = team->warp; job < 2 * p->ranks + 5; job += team->warps) {
+    int32_t *of = job < p->ranks       ? s->first_row + job * (experts + 1)
+                  : job < 2 * p->ranks ? s->first_band + (job - p->ranks) * (experts + 1)
+                                       : s->owner_row;
+    int32_t count = experts;
+    const int32_t rest = job - 2 * p->ranks;
+    if (rest == 1) of = s->piece;
+    if (rest == 2) of = s->put;
+    if (rest == 3) of = s->l1;
+    if (rest == 4) of = s->l2;
+    if (rest >= 0 && rest < 3) count = g;
+    dt_warp_scan(of, of, count, 4);
+  }
+}
+
+/* Phase 4: groups, by one thread for each expert of the first warp; alternate's places. */
+DT_PHASE int32_t dt_moe_raw_group(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
+  return p->wave_experts > 0 ? expert / p->wave_experts : s->l1[expert] / p->group_tasks;
+}
+DT_PHASE int32_t dt_moe_starts_group(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
+  return expert > 0 && dt_moe_raw_group(p, s, expert) != dt_moe_raw_group(p, s, expert - 1);
+}
+DT_PHASE void dt_moe_group_starts(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
+  if (p->lead >= DT_MOE_LEAD_ALL) return;
+  DT_FOR_ITEMS(e, team, p->experts) {
+    s->group[e] = dt_moe_starts_group(p, s, e);
+    s->before[e] = s->l1[e + 1] - s->l2[e];
+  }
+}
+DT_PHASE void dt_moe_group_sums(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
+  if (p->lead >= DT_MOE_LEAD_ALL) return;
+  if (team->warp == 0) dt_warp_scan(s->group, s->group, p->experts, 4); /* exclusive: without the expert's own start */
+  if (team->warp == 1 % team->warps) dt_warp_peaks(s->before, p->experts); /* likewise */
+}
+DT_PHASE void dt_moe_groups(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
+  if (p->lead >= DT_MOE_LEAD_ALL) return;
+  const int32_t last = s->group[p->experts]; /* number of the last group */
+  DT_FOR_ITEMS(e, team, p->experts) {
+    const int32_t starts = dt_moe_starts_group(p, s, e);
+    if (e == 0 || starts) {
+      const int32_t group = e == 0 ? 0 : s->group[e] + 1;
+      s->group_l1[group] = s->l1[e];
+      s->group_l2[group] = s->l2[e];
+    }
+    if (e == 0) {
+      s->group_l1[last + 1] = s->l1[p->experts];
+      s->group_l2[last + 1] = s->l2[p->experts];
+      *s->groups = last + 1;
+    }
+  }
+}
+
+DT_PHASE int32_t dt_moe_group_of(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
+  return s->group[expert] + dt_moe_starts_group(p, s, expert);
+}
+/* alternate: A of the first L2 task of an expert. */
+DT_PHASE int32_t dt_moe_alternate_first(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
+  const int32_t warm = s->group_l1[dt_min32(p->lead, *s->groups)];
+  const int32_t need = dt_max32(s->before[expert], s->l1[expert + 1] - s->l2[expert]);
+  return s->l2[expert] + dt_max32(warm, need);
+}
+/* A: L1 tasks before L2 task `task` of `expert`. */
+DT_PHASE int32_t dt_moe_l1_before(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert, int32_t task) {
+  const int32_t all = s->l1[p->experts];
+  if (p->lead >= DT_MOE_LEAD_ALL) return all;
+  if (p->alternate) return dt_min32(all, dt_moe_alternate_first(p, s, expert) + task - s->l2[expert]);
+  return s->group_l1[dt_min32(*s->groups, dt_moe_group_of(p, s, expert) + p->lead + 1)];
+}
+/* B: L2 tasks before L1 task `task` of `expert`. */
+DT_PHASE int32_t dt_moe_l2_before(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert, int32_t task) {
+  if (p->lead >= DT_MOE_LEAD_ALL) return 0;
+  if (!p->alternate) return s->group_l2[dt_max32(0, dt_moe_group_of(p, s, expert) - p->lead)];
+  int32_t low = -1, high = p->experts; /* the last expert whose first L2 task comes before */
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    if (dt_moe_alternate_first(p, s, middle) <= task)
+      low = middle;
+    else
+      high = middle;
+  }
+  if (low < 0) return 0;
+  return dt_min32(s->l2[low + 1], s->l2[low] + task - dt_moe_alternate_first(p, s, low) + 1);
+}
+
+/* Task `index` of L1 (l1 1) or L2; *place: where in the table. */
+DT_PHASE dt_tile_task dt_moe_task(const dt_moe_plan *p, const dt_moe_scratch *s, int l1, int32_t index,
+                                  int32_t *place) {
+  const int32_t *first = l1 ? s->l1 : s->l2;
+  const int32_t expert = dt_last_at_most(first, p->experts, index);
+  const dt_run run = dt_moe_run(p, s, expert);
+  dt_tile_task task = dt_run_task(&run, l1 ? p->columns_1 : p->columns_2, p->raster_bands, index - first[expert]);
+  if (l1) {
+    task.flags |= DT_TASK_L1 << DT_TASK_PHASE_SHIFT;
+    task.column[0] /= 2; /* a tile of L1 has 128 columns of act */
+    task.column[1] /= 2;
+    *place = index + dt_moe_l2_before(p, s, expert, index);
+  } else {
+    *place = index + dt_moe_l1_before(p, s, expert, index);
+  }
+  return task;
+}
+
+/* Dispatch piece `index`. */
+DT_PHASE dt_layer_piece dt_moe_piece(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t index) {
+  const int32_t q = dt_last_at_most(s->piece, p->ranks * p->experts, index);
+  const int32_t e = q / p->ranks, r = dt_moe_rank_after(p, p->rank, q - e * p->ranks), g = r * p->experts + e;
+  const int32_t before = dt_moe_rows_before(p, s, r, g), end = before + dt_moe_count(p, s, p->rank, g);
+  const int32_t cell = before / p->piece_rows + index - s->piece[q];
+  const int32_t low = dt_max32(before, cell * p->piece_rows), high = dt_min32(end, (cell + 1) * p->piece_rows);
+  const int32_t at = r * (p->experts + 1) + e;
+  dt_layer_piece piece = {dt_moe_combine_row(p, s, p->rank, g) + low - before,
+                          s->first_row[at] + low,
+                          high - low,
+                          r,
+                          s->first_band[at] + low / DT_TILE_M,
+                          {0, 0, 0}};
+  return piece;
+}
+/* Piece `index` to put. */
+DT_PHASE dt_layer_piece dt_moe_put(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t index) {
+  const int32_t q = dt_last_at_most(s->put, p->ranks * p->experts, index);
+  const int32_t e = q / p->ranks, owner = dt_moe_rank_after(p, p->rank, q - e * p->ranks);
+  const int32_t skip = (index - s->put[q]) * p->piece_rows, rows = s->owner_row[q + 1] - s->owner_row[q];
+  dt_layer_piece piece = {s->owner_row[q] + skip,
+                          dt_moe_combine_row(p, s, owner, p->rank * p->experts + e) + skip,
+                          dt_min32(rows - skip, p->piece_rows),
+                          owner,
+                          -1,
+                          {0, 0, 0}};
+  return piece;
+}
+/* Where L2 stores row `row`. */
+DT_PHASE uint64_t dt_moe_row_target(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t row) {
+  const int32_t q = dt_last_at_most(s->owner_row, p->ranks * p->experts, row);
+  const int32_t e = q / p->ranks, owner = dt_moe_rank_after(p, p->rank, q - e * p->ranks);
+  const int32_t to = dt_moe_combine_row(p, s, owner, p->rank * p->experts + e) + row - s->owner_row[q];
+  if (!p->staged) return (uint64_t)(uint32_t)owner << 32 | (uint32_t)to;
+  return owner == p->rank ? (uint32_t)to : (uint64_t)1 << 32 | (uint32_t)row;
+}
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Counts, publishes; then the table. Both may start while the kernel before them ends. */
+cudaError_t dt_moe_plan_prepare(int shared_bytes);
+cudaError_t dt_moe_count_launch(const dt_moe_plan *plan, cudaStream_t stream);
+cudaError_t dt_moe_table_launch(const dt_moe_plan *plan, int blocks, cudaStream_t stream);
+#ifdef __cplusplus
+}
+#endif
+
+#endif
