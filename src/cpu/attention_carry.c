@@ -140,7 +140,7 @@ dt_status dt_attention_run_sends(dt_attention_thread *thread) {
     if (!status && !a->config.publish_early) status = signal_arrival(thread, &a->sends[ticket], stamp);
     if (status) return status;
   }
-  return dt_attention_error(a);
+  return dt_attention_failure_status(a);
 }
 
 dt_status dt_attention_tell(dt_attention_thread *thread, int64_t position) {
@@ -190,5 +190,5 @@ dt_status dt_attention_run_out(dt_attention_thread *thread) {
     dt_status status = send_kept(thread, ticket);
     if (status) return status;
   }
-  return dt_attention_error(a);
+  return dt_attention_failure_status(a);
 }

@@ -204,7 +204,7 @@ void dt_attention_destroy(dt_attention *a) {
 
 dt_status dt_attention_set_schedule(dt_attention *a, const dt_attention_config *config) {
   if (!a || !config) return dt_fail(DT_ERR_ARGUMENT, "attention, config: must be given");
-  dt_status status = dt_attention_error(a);
+  dt_status status = dt_attention_failure_status(a);
   if (status) return status;
   const dt_agree_field fields[] = {{"schedule", (int64_t)config->schedule}, {"overlap_in", config->overlap_in}};
   status = dt_comm_agree(a->comm, fields, 2);

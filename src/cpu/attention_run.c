@@ -5,13 +5,13 @@
 #include "core/error.h"
 #include "cpu/attention.h"
 
-dt_status dt_attention_error(dt_attention *a) {
+dt_status dt_attention_failure_status(dt_attention *a) {
   return dt_failure_status(&a->failure);
 }
 
 dt_status dt_attention_fail(dt_attention *a, dt_status status) {
   if (dt_failure_record(&a->failure, status, dt_error_detail())) dt_comm_abort(a->comm, status, a->failure.detail);
-  return dt_attention_error(a);
+  return dt_attention_failure_status(a);
 }
 
 static dt_status work(dt_attention_thread *thread, dt_attention_job job) {
@@ -42,7 +42,7 @@ static dt_status run_job(dt_attention *a, dt_attention_job job) {
   atomic_store(&a->sends_drawn.next, 0);
   atomic_store(&a->tiles_drawn.next, 0);
   dt_team_run(a->team, job);
-  return dt_attention_error(a);
+  return dt_attention_failure_status(a);
 }
 
 static dt_status await_arrivals(dt_attention *a) {
@@ -155,7 +155,7 @@ static dt_status check_input(const dt_attention *a, const dt_attention_input *in
 
 dt_status dt_attention_forward(dt_attention *a, const dt_attention_input *input, dt_attention_stats *stats) {
   if (!a || !input) return dt_fail(DT_ERR_ARGUMENT, "attention, input: must be given");
-  dt_status status = dt_attention_error(a);
+  dt_status status = dt_attention_failure_status(a);
   if (status) return status;
   dt_attention_stats measured = {0};
   dt_stage_log log = {.count = 0};

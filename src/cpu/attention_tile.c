@@ -123,5 +123,5 @@ dt_status dt_attention_run_tiles(dt_attention_thread *thread) {
     dt_status status = run_tile(thread, position);
     if (status) return status;
   }
-  return dt_attention_error(a);
+  return dt_attention_failure_status(a);
 }
