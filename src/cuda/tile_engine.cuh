@@ -362,6 +362,13 @@ DT_DEVICE void dt_add_bias(const dt_tile_layer &layer, float (&d)[128], uint32_t
   }
 }
 
+/* Whether the pending tile may be what this one waits for: it is of L1, this of L2, whose operands are not there. */
+DT_DEVICE bool dt_must_store_first(const dt_consumer &c) {
+  if (c.pending.step == DT_STORE_TOLD || !(c.pending.column & 1) || dt_tile_phase<true>(c.tile.shape) != DT_TASK_L2)
+    return false;
+  return __any_sync(0xffffffffu, !dt_barrier_try(dt_stage_full(c.shared, c.step % DT_STAGES), c.step / DT_STAGES & 1));
+}
+
 /* One tile: its main loop, during which the tile before is stored, then packing it. Two instances, since ptxas keeps
  * multiplications asynchronous only where a loop has one shape of them. */
 template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
@@ -374,8 +381,9 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
   float d[128];
   for (uint32_t k = 0; k < k_blocks; k++, c.step++) {
     const uint32_t stage = c.step % DT_STAGES;
-    dt_wait<Layer>(gemm, shared, dt_stage_full(shared, stage), c.step / DT_STAGES & 1, DT_TILE_ERROR_FULL);
-    if (dt_tile_rows(shape) > (int32_t)(64 * group)) {
+    const bool hold = Layer && k == 0 && dt_must_store_first(c);
+    if (!hold) dt_wait<Layer>(gemm, shared, dt_stage_full(shared, stage), c.step / DT_STAGES & 1, DT_TILE_ERROR_FULL);
+    if (!hold && dt_tile_rows(shape) > (int32_t)(64 * group)) {
       const uint32_t a = a0 + stage * (DT_STAGE_BYTES / 16), b = b0 + stage * (DT_STAGE_BYTES / 16);
       dt_mma_fence();
 #pragma unroll
@@ -390,9 +398,13 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
     }
     /* The two warpgroups store at different times: while one does, the other feeds the tensor cores. */
     while (c.pending.step < DT_STORE_STEPS &&
-           (Narrow || (2 * c.pending.step + group) * k_blocks <= 2 * DT_STORE_STEPS * k || k + 1 == k_blocks))
+           (Narrow || hold || (2 * c.pending.step + group) * k_blocks <= 2 * DT_STORE_STEPS * k || k + 1 == k_blocks))
       dt_store_step<Layer>(gemm, c.pending, slabs);
-    if (k > 0) {
+    if (hold) {
+      dt_tile_stored<Layer>(gemm, shared, c.sequence - 2);
+      c.pending.step = DT_STORE_TOLD;
+      k--, c.step--; /* this round did not begin the tile */
+    } else if (k > 0) {
       dt_mma_wait<1>();
       dt_stage_release(shared, (c.step - 1) % DT_STAGES);
     }
@@ -439,8 +451,6 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
   dt_bulk_wait_read<0>();
 }
 
-/* A layer's tiles. One that is not stored yet is stored before an L2 tile whose operands are not there: they may be
- * what is to be stored. */
 DT_DEVICE void dt_consume_layer(const dt_tile_layer &layer, uint32_t shared, uint32_t rank) {
   const dt_tile_gemm &gemm = layer.gemm;
   dt_grid_wait();
@@ -451,19 +461,9 @@ DT_DEVICE void dt_consume_layer(const dt_tile_layer &layer, uint32_t shared, uin
   c.pending.step = DT_STORE_TOLD;
   c.pending.column = 0;
   c.tile = dt_next_tile<true>(gemm, shared, c.sequence++, rank);
-  for (;;) {
-    const bool ends = (int32_t)c.tile.shape < 0;
-    bool now = ends;
-    if (!now && (c.pending.column & 1) && dt_tile_phase<true>(c.tile.shape) == DT_TASK_L2)
-      now = __any_sync(0xffffffffu, !dt_barrier_try(dt_stage_full(shared, c.step % DT_STAGES), c.step / DT_STAGES & 1));
-    if (now && c.pending.step != DT_STORE_TOLD) {
-      dt_store_all<true>(gemm, c);
-      dt_tile_stored<true>(gemm, shared, c.sequence - 2);
-      c.pending.step = DT_STORE_TOLD;
-    }
-    if (ends) break;
-    dt_consume_tile<true, false>(gemm, c);
-  }
+  while ((int32_t)c.tile.shape >= 0) dt_consume_tile<true, false>(gemm, c);
+  dt_store_all<true>(gemm, c);
+  if (c.pending.step != DT_STORE_TOLD) dt_tile_stored<true>(gemm, shared, c.sequence - 2);
   dt_bulk_wait_read<0>();
 }
 
