@@ -1,0 +1,65 @@
+/* Ulysses attention on Hopper GPUs: the way in, attention and the way out, as one call on a stream.
+ *
+ *     dt_ulysses_create(&config, &ulysses);              collective
+ *     dt_ulysses_run(ulysses, mode, q, k, v, stream);    every rank, same order
+ *     dt_ulysses_check(ulysses, stream);
+ *     ... dt_ulysses_output(ulysses) holds this rank's rows ...
+ *     dt_ulysses_destroy(ulysses);                       collective
+ *
+ * Rows, heads, text and masks as draintile/attention.h defines them; its dt_attention_config says what is computed
+ * (workers, consumers, tile_rows, own_lag and the testing fields are not read). All modes give the same bits.
+ */
+#ifndef DRAINTILE_ULYSSES_H
+#define DRAINTILE_ULYSSES_H
+
+#include <stddef.h>
+
+#include <draintile/attention.h>
+#include <draintile/comm.h>
+#include <draintile/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+typedef struct dt_ulysses_config {
+  size_t size;                   /* sizeof, set by dt_ulysses_config_init */
+  dt_comm *comm;                 /* fabric `cuda`, of 1 to 8 ranks; outlives the operator */
+  dt_attention_config attention; /* dtype BF16 or F16, head_dim 64, 128 or 256 */
+  int32_t sms;                   /* multiprocessors that this rank uses; 0: all */
+  int32_t senders;               /* of these, those that send q, k, v while the attention computes; 0: chosen */
+  double timeout_s;              /* of any wait on the device, below 4,000; 0: 10 */
+} dt_ulysses_config;
+void dt_ulysses_config_init(dt_ulysses_config *config);
+
+typedef struct dt_ulysses dt_ulysses;
+
+/* Parts of a run; together they are the whole way. */
+typedef enum dt_ulysses_part {
+  DT_ULYSSES_WHOLE = 0,     /* in, attention, out, by config.attention.schedule and overlap_in */
+  DT_ULYSSES_ATTENTION = 1, /* the kernel alone, on what the last whole run brought in; output rows stay here */
+  DT_ULYSSES_FUSED = 2,     /* attention and the way out, to remote completion */
+  DT_ULYSSES_IN = 3         /* the way in, until all heads have arrived */
+} dt_ulysses_part;
+
+dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysses);
+void dt_ulysses_destroy(dt_ulysses *ulysses);
+/* Collective, between runs: only schedule and overlap_in of config->attention are read. Multiprocessors for senders are
+ * set aside by what dt_ulysses_create was told, in all runs, so that all give the same bits. */
+dt_status dt_ulysses_set_schedule(dt_ulysses *ulysses, const dt_ulysses_config *config);
+/* q [rows][H][D], k and v [rows][H_kv][D] of this rank, device memory, 16-byte aligned. No host synchronization, no
+ * allocation; may be captured in a CUDA graph. */
+dt_status dt_ulysses_run(dt_ulysses *ulysses, dt_ulysses_part part, const void *q, const void *k, const void *v,
+                         void *stream);
+/* Waits for `stream`. DT_OK; DT_ERR_TIMEOUT (names the phase and the rank waited for); DT_ERR_PEER. Sticky. */
+dt_status dt_ulysses_check(dt_ulysses *ulysses, void *stream);
+/* This rank's rows of the output, device memory [rows][H][D], until its next run. */
+void *dt_ulysses_output(dt_ulysses *ulysses);
+size_t dt_ulysses_device_bytes(const dt_ulysses *ulysses);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

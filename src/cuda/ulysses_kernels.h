@@ -1,0 +1,106 @@
+/* What host and device share of the Ulysses operator's own kernels. */
+#ifndef DT_CUDA_ULYSSES_KERNELS_H
+#define DT_CUDA_ULYSSES_KERNELS_H
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  DT_ULYSSES_RANKS_MAX = 8,
+  DT_ULYSSES_STAGE_BYTES = 32768, /* an item: up to so many bytes of one head */
+  DT_ULYSSES_LOADS = 3,           /* items of a block that are being read */
+  DT_ULYSSES_STORES = 3,          /* and that are being written */
+  DT_ULYSSES_STAGES = DT_ULYSSES_LOADS + DT_ULYSSES_STORES,
+  DT_ULYSSES_FROM_MAPS = 3,                      /* of q, k, v */
+  DT_ULYSSES_TO_MAPS = 6 * DT_ULYSSES_RANKS_MAX, /* of both parts of each, at every rank */
+  DT_ULYSSES_UNITS = 4096                        /* what a rank's rows of a head add to the head's word, all told */
+};
+
+static inline int32_t dt_ulysses_map_in(int32_t rank, int32_t part, int32_t tensor) {
+  return (2 * rank + part) * 3 + tensor;
+}
+static inline int32_t dt_ulysses_map_out(int32_t rank, int32_t part) {
+  return 2 * rank + part;
+}
+
+/* Rows of one head from a local tensor to a run of rows at a rank. 32 bytes. */
+typedef struct dt_ulysses_item {
+  int16_t from, to; /* maps; from < 0: nothing to copy */
+  int16_t rank;     /* where it goes */
+  int16_t word;     /* the head there whose word gets `weight`, after this item and all before it of its block */
+  int32_t from_head, from_row, to_head, to_row;
+  uint32_t weight, fill;
+} dt_ulysses_item;
+
+/* What one rank tells another, in the other's control window: one writer, a sector a word. Epochs are compared by
+ * their difference, so that they may pass 2^32. */
+typedef struct dt_ulysses_slot {
+  uint32_t entered; /* epoch for which the writer's windows are open */
+  uint32_t fill_0[7];
+  uint32_t left; /* epoch whose output rows are all with the reader */
+  uint32_t fill_1[7];
+  uint32_t failed; /* epoch in which the writer gave up */
+  uint32_t fill_2[15];
+} dt_ulysses_slot;
+
+typedef enum dt_ulysses_error {
+  DT_ULYSSES_ERROR_NONE = 0,
+  DT_ULYSSES_ERROR_ENTRY = 1,     /* a peer did not enter */
+  DT_ULYSSES_ERROR_COPY = 2,      /* a block's copy did not end */
+  DT_ULYSSES_ERROR_ARRIVAL = 3,   /* a head did not arrive */
+  DT_ULYSSES_ERROR_LEAVE = 4,     /* a peer's output rows did not arrive */
+  DT_ULYSSES_ERROR_PEER = 5,      /* a peer gave up */
+  DT_ULYSSES_ERROR_ATTENTION = 6, /* the attention's workspace says why */
+  DT_ULYSSES_ERROR_SENT = 7       /* the way in did not end */
+} dt_ulysses_error;
+
+/* This rank's state, device memory. The first error stays. */
+typedef struct dt_ulysses_state {
+  uint32_t epoch;  /* of the last run that ended */
+  uint32_t target; /* of the heads' words in the next run with a way in */
+  uint32_t next;   /* epoch + 1, what the gate of this run will hold */
+  uint32_t sent;   /* blocks of the way in that are done */
+  uint32_t error;  /* of dt_ulysses_error */
+  int32_t index;   /* the rank, block or head waited for */
+  uint32_t expected, seen;
+} dt_ulysses_state;
+
+typedef struct dt_ulysses_params {
+  int32_t rank, ranks, heads; /* heads of this rank */
+  uint32_t timeout_us;
+  dt_ulysses_state *state;
+  const uint32_t *attention_error;                  /* in the attention's workspace */
+  dt_ulysses_slot *slots;                           /* own, [ranks] by writer */
+  dt_ulysses_slot *peer_slot[DT_ULYSSES_RANKS_MAX]; /* this rank's slot at each peer */
+  uint32_t *arrived[DT_ULYSSES_RANKS_MAX];          /* the heads' words at each rank */
+  uint32_t *gate;                                   /* [heads]: epoch of the last run whose ranks have met */
+} dt_ulysses_params;
+
+typedef struct dt_ulysses_move {
+  CUtensorMap to[DT_ULYSSES_TO_MAPS];
+  CUtensorMap from[DT_ULYSSES_FROM_MAPS];
+  dt_ulysses_params params;
+  const dt_ulysses_item *items;
+  const int32_t *first; /* [blocks + 1] */
+  int32_t enters;       /* 1: the way in; 0: behind it, no entry and no words */
+} dt_ulysses_move;
+
+/* Tells every peer that this rank enters, waits for every peer, opens the gate. The kernel behind it may come early. */
+cudaError_t dt_ulysses_enter_launch(const dt_ulysses_params *params, cudaStream_t stream);
+/* Copies; the way in also enters, counts arrivals and lets the kernel behind it come once the ranks have met. */
+cudaError_t dt_ulysses_move_launch(const dt_ulysses_move *move, int blocks, cudaStream_t stream);
+/* Until all heads have arrived. */
+cudaError_t dt_ulysses_gather_launch(const dt_ulysses_params *params, cudaStream_t stream);
+/* After the kernels before it: tells every peer that its rows are there, waits for the own ones, closes the epoch.
+ * blocks: of this run's way in; 0: there was none. */
+cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
