@@ -9,6 +9,7 @@
 #include <draintile/combine.h>
 #include <draintile/combine_bench.h>
 #include <draintile/comm.h>
+#include <draintile/cuda_attention.h>
 #include <draintile/cuda_memory.h>
 #include <draintile/cuda_moe.h>
 #include <draintile/gemm.h>

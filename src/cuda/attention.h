@@ -1,0 +1,117 @@
+/* What host and device share of the attention kernel: its parameters and work items. See docs/attention_cuda.md. */
+#ifndef DT_CUDA_ATTENTION_KERNEL_H
+#define DT_CUDA_ATTENTION_KERNEL_H
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#include <draintile/cuda_attention.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  DT_ATTENTION_HEADS_MAX = 1024,
+  DT_ATTENTION_CTAS_MAX = 192,
+  DT_ATTENTION_PIECES = 2 /* of a CTA */
+};
+
+/* A run of rows as the kernel takes it: tiles_end counts the tiles of its group up to and with this run's, one head. */
+typedef struct dt_attention_run {
+  uint8_t *out; /* of the run's first row, head 0 */
+  int64_t row_bytes;
+  int32_t first, rows, tiles_end, tiles;
+} dt_attention_run;
+
+/* Runs whose tiles go before those of the next group: remote ones, then local ones. */
+typedef struct dt_attention_group {
+  int32_t tiles;          /* first `tiles` of the group's order; the others are cut into pieces */
+  int32_t tiles_per_head; /* of all its runs */
+  int32_t runs_begin, runs_end;
+} dt_attention_group;
+
+/* Part of a tile: some of its KV blocks. `pieces` of them, in as many CTAs, are merged through scratch memory. */
+typedef struct dt_attention_piece {
+  int32_t tile; /* of its run */
+  uint16_t head;
+  uint16_t block_first, blocks; /* 0 blocks: no piece */
+  uint16_t merge;               /* number of the cut tile */
+  uint16_t scratch;             /* slab of the tile's first piece */
+  uint8_t run, piece, pieces, spare;
+} dt_attention_piece;
+
+/* Start of the workspace; all zero before and after every launch but for the error. */
+typedef struct dt_attention_header {
+  uint32_t next, done;        /* tickets drawn (causal); CTAs that drew their last */
+  uint32_t error, error_head; /* sticky: a dt_attention_error, 0: none */
+  uint32_t merges[DT_ATTENTION_CTAS_MAX];
+} dt_attention_header;
+enum { DT_ATTENTION_SCRATCH_OFFSET = 1024 };
+
+typedef enum dt_attention_error {
+  DT_ATTENTION_OK = 0,
+  DT_ATTENTION_ERROR_Q = 1,
+  DT_ATTENTION_ERROR_K = 2,
+  DT_ATTENTION_ERROR_V = 3,
+  DT_ATTENTION_ERROR_FREE_Q = 4,
+  DT_ATTENTION_ERROR_FREE_K = 5,
+  DT_ATTENTION_ERROR_FREE_V = 6,
+  DT_ATTENTION_ERROR_ARRIVED = 7
+} dt_attention_error;
+
+typedef struct dt_attention_kernel {
+  CUtensorMap q, k, v; /* [tokens][heads][D], boxes of 64 columns by the rows of a warpgroup or a block */
+  dt_attention_run runs[DT_CUDA_ATTENTION_OWNERS_MAX];
+  dt_attention_group groups[2];
+  dt_attention_header *header;
+  float *scratch;
+  const uint32_t *arrived, *arrived_target_from;
+  uint32_t arrived_target;
+  uint32_t timeout_us;
+  int32_t heads, kv_heads, kv_tokens;
+  int32_t causal_offset; /* causal: row i sees columns below i + causal_offset + 1 */
+  int32_t head_section;  /* heads whose tiles take turns */
+  int32_t mapped;        /* head_to_kv holds */
+  float scale_log2;      /* scale * log2(e) */
+  uint16_t head_to_kv[DT_ATTENTION_HEADS_MAX];
+  dt_attention_piece pieces[DT_ATTENTION_CTAS_MAX][DT_ATTENTION_PIECES];
+} dt_attention_kernel;
+
+/* One compiled shape of the kernel. */
+typedef struct dt_attention_shape {
+  int32_t head_dim, block; /* D; KV rows of a block */
+  int32_t groups;          /* consumer warpgroups, 64 rows each */
+  int32_t turns;           /* warpgroups issue their multiplications in turn */
+  int32_t half, causal;    /* fp16; causal */
+} dt_attention_shape;
+
+/* What may be chosen; -1: by the library. For benchmarks and tests. */
+typedef struct dt_attention_choice {
+  int32_t block, groups, turns;
+  int32_t cut; /* 0: no tile is cut over KV */
+} dt_attention_choice;
+#define DT_ATTENTION_CHOICE_INIT                                                                                       \
+  { -1, -1, -1, -1 }
+
+/* Fills the schedule of `kernel` (runs, groups, pieces, head_section) for CTAs `ctas`. Pure. */
+void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t cut, int32_t ctas,
+                       dt_attention_kernel *kernel);
+dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention, const dt_attention_choice *choice);
+
+dt_status dt_attention_forward_chosen(const dt_cuda_attention *attention, const dt_attention_choice *choice,
+                                      void *workspace, void *stream);
+
+/* cudaErrorInvalidConfiguration: no such shape. */
+cudaError_t dt_attention_launch_d64(const dt_attention_kernel *kernel, const dt_attention_shape *shape, int ctas,
+                                    cudaStream_t stream);
+cudaError_t dt_attention_launch_d128(const dt_attention_kernel *kernel, const dt_attention_shape *shape, int ctas,
+                                     cudaStream_t stream);
+cudaError_t dt_attention_launch_d256(const dt_attention_kernel *kernel, const dt_attention_shape *shape, int ctas,
+                                     cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

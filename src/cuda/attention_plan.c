@@ -1,0 +1,73 @@
+/* The attention kernel's schedule: which tiles, in which order, and which of them are cut over KV. Pure. */
+#include <string.h>
+
+#include "cuda/attention.h"
+
+dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention, const dt_attention_choice *choice) {
+  dt_attention_shape shape = {
+      .head_dim = attention->head_dim, .half = attention->dtype == DT_DTYPE_F16, .causal = attention->causal != 0};
+  switch (attention->head_dim) {
+  case 64:
+    shape.block = 128;
+    shape.groups = 3;
+    shape.turns = 1;
+    break;
+  case 128:
+    shape.block = shape.causal ? 128 : 192;
+    shape.groups = 2;
+    break;
+  default:
+    shape.block = 80;
+    shape.groups = 2;
+    break;
+  }
+  if (choice->block > 0) shape.block = choice->block;
+  if (choice->groups > 0) shape.groups = choice->groups;
+  if (choice->turns >= 0) shape.turns = choice->turns;
+  return shape;
+}
+
+static void plan_runs(const dt_cuda_attention *attention, int32_t tile_rows, int32_t remote, int32_t *next,
+                      dt_attention_kernel *kernel) {
+  dt_attention_group *group = &kernel->groups[remote ? 0 : 1];
+  group->runs_begin = *next;
+  const int32_t count = attention->owners_count;
+  for (int32_t n = 0; n < count; n++) {
+    /* Causal: longest first. */
+    const dt_cuda_attention_owner *owner = &attention->owners[attention->causal ? count - 1 - n : n];
+    if ((owner->remote != 0) != remote || owner->rows == 0) continue;
+    dt_attention_run *run = &kernel->runs[(*next)++];
+    run->out = owner->out;
+    run->row_bytes = 2 * owner->row_stride;
+    run->first = (int32_t)owner->first;
+    run->rows = (int32_t)owner->rows;
+    run->tiles = (int32_t)((owner->rows + tile_rows - 1) / tile_rows);
+    group->tiles_per_head += run->tiles;
+    run->tiles_end = group->tiles_per_head;
+  }
+  group->runs_end = *next;
+  group->tiles = group->tiles_per_head * attention->heads;
+}
+
+/* Heads whose K and V fit the L2 cache together take turns when tiles are dealt longest first. */
+enum { SECTION_BYTES = 24 << 20 };
+static int32_t head_section(const dt_cuda_attention *attention) {
+  if (!attention->causal) return 1;
+  const int64_t bytes = 4 * attention->kv_tokens * attention->head_dim;
+  int64_t kv_heads = SECTION_BYTES / (bytes > 0 ? bytes : 1);
+  if (kv_heads < 1) kv_heads = 1;
+  const int64_t heads = kv_heads * (attention->heads / attention->kv_heads);
+  return heads < attention->heads ? (int32_t)heads : attention->heads;
+}
+
+void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t cut, int32_t ctas,
+                       dt_attention_kernel *kernel) {
+  int32_t next = 0;
+  memset(kernel->runs, 0, sizeof kernel->runs);
+  memset(kernel->groups, 0, sizeof kernel->groups);
+  memset(kernel->pieces, 0, sizeof kernel->pieces);
+  plan_runs(attention, 64 * shape->groups, 1, &next, kernel);
+  plan_runs(attention, 64 * shape->groups, 0, &next, kernel);
+  kernel->head_section = head_section(attention);
+  (void)cut, (void)ctas;
+}

@@ -1,0 +1,49 @@
+/* A finished tile's rows, from the accumulators straight to their owner's memory, 16 bytes a lane. */
+#ifndef DT_CUDA_ATTENTION_STORE_CUH
+#define DT_CUDA_ATTENTION_STORE_CUH
+
+#include "cuda/attention_mma.cuh"
+#include "cuda/attention_pipeline.cuh"
+
+/* Lane q of a quad gets register q of its four lanes. */
+DT_DEVICE void dt_quad_transpose(uint32_t (&x)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+  uint32_t u = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1);
+  uint32_t v = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
+  x[0] = odd ? u : x[0];
+  x[1] = odd ? x[1] : u;
+  x[2] = odd ? v : x[2];
+  x[3] = odd ? x[3] : v;
+  u = __shfl_xor_sync(0xffffffffu, high ? x[0] : x[2], 2);
+  v = __shfl_xor_sync(0xffffffffu, high ? x[1] : x[3], 2);
+  x[0] = high ? u : x[0];
+  x[1] = high ? v : x[1];
+  x[2] = high ? x[2] : u;
+  x[3] = high ? x[3] : v;
+}
+
+/* Rows `row` and row + 8 of the tile; sum: of the whole rows. A row that saw nothing is zero. */
+template <class C>
+DT_DEVICE void dt_attention_store(const dt_attention_kernel &a, const dt_attention_item &item, int32_t row,
+                                  const float (&o)[C::D / 2], const float (&sum)[2]) {
+  const dt_attention_run &run = a.runs[item.run];
+  uint8_t *to = run.out + (int64_t)(item.row - run.first + row) * run.row_bytes + (int64_t)item.head * (C::D * 2) +
+                threadIdx.x % 4 * 16;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const float scale = sum[r] > 0 ? 1 / sum[r] : 0;
+    const bool inside = row + 8 * r < item.rows;
+#pragma unroll
+    for (int i = 0; i < C::D / 32; i++) {
+      uint32_t x[4];
+#pragma unroll
+      for (int j = 0; j < 4; j++)
+        x[j] = dt_pack<C::HALF>(o[16 * i + 4 * j + 2 * r] * scale, o[16 * i + 4 * j + 2 * r + 1] * scale);
+      dt_quad_transpose(x);
+      if (inside) dt_store_global(to + 64 * i, make_uint4(x[0], x[1], x[2], x[3]));
+    }
+    to += 8 * run.row_bytes;
+  }
+}
+
+#endif
