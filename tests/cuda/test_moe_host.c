@@ -1,0 +1,198 @@
+/* The MoE layer's plan, phase by phase on the host: every tile once and after what it waits for, rows and owners as
+ * dt_plan_create has them, dispatch and puts covering every row once. Arguments that create refuses. Needs no GPU. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <draintile/cuda_moe.h>
+#include <draintile/plan.h>
+
+#include "core/random.h"
+#include "cuda/moe_plan.h"
+
+enum { RANKS = 4, EXPERTS = 24, COLUMNS_1 = 3, COLUMNS_2 = 5 };
+
+static int32_t counts[RANKS * RANKS * EXPERTS];
+static int32_t memory[RANKS][16 * RANKS * RANKS * EXPERTS];
+static dt_moe_scratch scratch[RANKS];
+static dt_plan *plans[RANKS];
+
+static dt_moe_plan configure(int32_t ranks, int32_t experts, int32_t rank) {
+  dt_moe_plan p;
+  memset(&p, 0, sizeof p);
+  p.ranks = ranks;
+  p.rank = rank;
+  p.experts = experts;
+  p.columns_1 = COLUMNS_1;
+  p.columns_2 = COLUMNS_2;
+  p.raster_bands = 4;
+  p.piece_rows = 32;
+  p.lead = 1;
+  p.group_tasks = 7;
+  return p;
+}
+
+static void run_phases(const dt_moe_plan *p) {
+  const dt_team team = {0, 1, 0, 1};
+  assert_true(dt_moe_scratch_words(p->ranks, p->experts) <= sizeof memory[0] / sizeof memory[0][0]);
+  memset(memory[p->rank], 0x55, sizeof memory[0]);
+  scratch[p->rank] = dt_moe_scratch_at(p, memory[p->rank]);
+  const dt_moe_scratch *s = &scratch[p->rank];
+  assert_false(dt_moe_sources(p, s, &team, counts));
+  dt_moe_sizes(p, s, &team);
+  dt_moe_sums(p, s, &team);
+  dt_moe_group_starts(p, s, &team);
+  dt_moe_group_sums(p, s, &team);
+  dt_moe_groups(p, s, &team);
+}
+
+static void random_counts(dt_random *random, int32_t ranks, int32_t experts, int32_t most) {
+  for (int32_t i = 0; i < ranks * ranks * experts; i++)
+    counts[i] = dt_random_u64(random) % 4 == 0 ? 0 : (int32_t)(dt_random_u64(random) % (uint64_t)most);
+}
+
+static void check_tasks(const dt_moe_plan *p) {
+  const dt_moe_scratch *s = &scratch[p->rank];
+  const int32_t l1 = s->l1[p->experts], tasks = l1 + s->l2[p->experts];
+  const int32_t bands = s->first_band[p->rank * (p->experts + 1) + p->experts];
+  int32_t *at = malloc((size_t)(tasks + 1) * sizeof *at); /* which task a place has */
+  int32_t *seen = calloc((size_t)(bands + 1) * (COLUMNS_1 + COLUMNS_2), sizeof *seen);
+  int32_t *last = calloc((size_t)bands + 1, sizeof *last); /* place of a band's last L1 task */
+  for (int32_t i = 0; i < tasks; i++) at[i] = -1;
+  for (int32_t i = 0; i < tasks; i++) {
+    int32_t place = -1;
+    const int is_l1 = i < l1;
+    const dt_tile_task task = dt_moe_task(p, s, is_l1, is_l1 ? i : i - l1, &place);
+    assert_in_range(place, 0, tasks - 1);
+    assert_int_equal(at[place], -1);
+    at[place] = i;
+    for (int cta = 0; cta < 2; cta++) {
+      const int32_t column = is_l1 ? task.column[cta] : task.column[cta] / 2;
+      if (column >= (is_l1 ? COLUMNS_1 : COLUMNS_2)) continue;
+      const int32_t band = task.band + (task.flags & DT_TILE_SHARES_ROWS ? 0 : cta);
+      assert_in_range(band, 0, bands - 1);
+      const dt_band *expected = &plans[p->rank]->bands[band];
+      assert_int_equal(task.row[cta], expected->row);
+      assert_int_equal(task.rows[cta], expected->rows);
+      assert_int_equal(task.expert, expected->expert);
+      assert_int_equal(seen[band * (COLUMNS_1 + COLUMNS_2) + (is_l1 ? column : COLUMNS_1 + column)]++, 0);
+      if (is_l1 && place > last[band]) last[band] = place;
+      if (!is_l1) assert_true(place > last[band]);
+    }
+  }
+  for (int32_t i = 0; i < bands * (COLUMNS_1 + COLUMNS_2); i++) assert_int_equal(seen[i], 1);
+  free(at), free(seen), free(last);
+}
+
+/* Every row of every rank gets its tokens once, from the source that the plan names. */
+static void check_copies(const dt_moe_plan *p) {
+  const int32_t g = p[0].ranks * p[0].experts;
+  for (int32_t to = 0; to < p[0].ranks; to++) {
+    const dt_plan *plan = plans[to];
+    int64_t *source = malloc(((size_t)plan->rows + 1) * sizeof *source);
+    for (int64_t i = 0; i < plan->rows; i++) source[i] = -1;
+    for (int32_t from = 0; from < p[0].ranks; from++)
+      for (int32_t i = 0; i < scratch[from].piece[g]; i++) {
+        const dt_layer_piece piece = dt_moe_piece(&p[from], &scratch[from], i);
+        if (piece.peer != to) continue;
+        assert_in_range(piece.rows, 1, p[0].piece_rows);
+        const dt_band *band = &plan->bands[piece.band];
+        assert_true(piece.to >= band->row && piece.to + piece.rows <= band->row + band->rows);
+        for (int32_t n = 0; n < piece.rows; n++) {
+          assert_int_equal(source[piece.to + n], -1);
+          source[piece.to + n] = (int64_t)from << 32 | (piece.from + n);
+        }
+      }
+    uint8_t *put = calloc((size_t)plan->rows + 1, 1);
+    for (int32_t i = 0; i < scratch[to].put[g]; i++) {
+      const dt_layer_piece piece = dt_moe_put(&p[to], &scratch[to], i);
+      for (int32_t n = 0; n < piece.rows; n++) {
+        assert_int_equal(put[piece.from + n]++, 0);
+        assert_true(source[piece.from + n] == ((int64_t)piece.peer << 32 | (piece.to + n)));
+      }
+    }
+    for (int32_t n = 0; n < plan->group_count; n++)
+      for (int64_t i = 0; i < plan->groups[n].rows; i++) {
+        const dt_group *group = &plan->groups[n];
+        const int64_t row = group->row + i, home = (int64_t)group->owner << 32 | (group->dst_row + i);
+        assert_true(source[row] == home);
+        assert_true(dt_moe_row_target(&p[to], &scratch[to], (int32_t)row) == (uint64_t)home);
+        assert_int_equal(put[row], group->owner != to);
+      }
+    free(source), free(put);
+  }
+}
+
+static void check_world(int32_t ranks, int32_t experts, int32_t most, dt_random *random) {
+  dt_moe_plan p[RANKS];
+  random_counts(random, ranks, experts, most);
+  for (int32_t r = 0; r < ranks; r++) {
+    p[r] = configure(ranks, experts, r);
+    dt_plan_config config;
+    dt_plan_config_init(&config);
+    config.ranks = ranks;
+    config.rank = r;
+    config.experts_per_rank = experts;
+    config.tile_m = DT_TILE_M;
+    config.layout = DT_LAYOUT_PACKED;
+    config.order = DT_ORDER_NATURAL;
+    assert_int_equal(dt_plan_create(&config, counts, &plans[r]), DT_OK);
+    const struct {
+      int32_t lead, group_tasks, wave_experts, alternate;
+    } forms[] = {{DT_MOE_LEAD_ALL, 1, 0, 0},
+                 {0, 1, 0, 0},
+                 {0, 40, 0, 0},
+                 {0, 1, 3, 0},
+                 {1, 1, 0, 0},
+                 {1, 20, 0, 0},
+                 {2, 9, 0, 0},
+                 {50, 5, 0, 0},
+                 {1, 1, 0, 1},
+                 {1, 30, 0, 1},
+                 {3, 9, 0, 1}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+      p[r].lead = forms[i].lead;
+      p[r].group_tasks = forms[i].group_tasks;
+      p[r].wave_experts = forms[i].wave_experts;
+      p[r].alternate = forms[i].alternate;
+      run_phases(&p[r]);
+      assert_int_equal(scratch[r].first_row[r * (experts + 1) + experts], plans[r]->rows);
+      check_tasks(&p[r]);
+    }
+  }
+  check_copies(p);
+  for (int32_t r = 0; r < ranks; r++) dt_plan_destroy(plans[r]);
+}
+
+static void test_plans(void **state) {
+  (void)state;
+  dt_random random = {9};
+  for (int i = 0; i < 12; i++) {
+    check_world(1, 1 + i, 700, &random);
+    check_world(2, 1 + 2 * i, 300, &random);
+    check_world(3, 5, 1 + 60 * i, &random);
+    check_world(4, EXPERTS, 90, &random);
+  }
+}
+
+static void test_arguments(void **state) {
+  (void)state;
+  dt_cuda_moe_config config;
+  dt_cuda_moe_config_init(&config);
+  dt_cuda_moe *moe = NULL;
+  const dt_cuda_moe_weights weights = {0};
+  assert_int_equal(dt_cuda_moe_create(&config, &weights, &moe), DT_ERR_UNSUPPORTED);
+  config.size = 3;
+  assert_int_equal(dt_cuda_moe_create(&config, &weights, &moe), DT_ERR_ARGUMENT);
+  dt_cuda_moe_destroy(NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_plans), cmocka_unit_test(test_arguments)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
