@@ -229,9 +229,12 @@ static dt_status run_more(rank *r, dt_cuda_moe *moe, dt_cuda_moe_config config, 
   }
   cudaGraph_t graph = NULL;
   cudaGraphExec_t exec = NULL;
-  if (!status) status = cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  /* All ranks capture at once: a synchronous copy of another thread would spoil it. */
+  if (!status) status = dt_comm_barrier(r->comm, "capture");
+  if (!status) status = cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capture");
   for (int index = 0; index < INPUTS && !status; index++) status = forward(r, moe, index, stream);
   if (!status) status = cuda(cudaStreamEndCapture(stream, &graph), "capture");
+  if (!status) status = dt_comm_barrier(r->comm, "captured");
   if (!status) status = cuda(cudaGraphInstantiate(&exec, graph, 0), "graph");
   for (int i = 0; i < 5 && !status; i++) status = cuda(cudaGraphLaunch(exec, stream), "graph");
   if (!status) status = dt_cuda_moe_check(moe, stream);
