@@ -237,7 +237,7 @@ def main():
     parser.add_argument("--tokens", default="128,512,1024,2048,4096,8192")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

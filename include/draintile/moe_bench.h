@@ -23,13 +23,24 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* One layer of a published model. */
+/* The layers that are measured: name, hidden, intermediate, experts, top_k of the models' published configurations. */
+#define DT_MOE_SHAPE_TABLE(X)                                                                                          \
+  X("qwen3-30b", 2048, 768, 128, 8)                                                                                    \
+  X("qwen3-235b", 4096, 1536, 128, 8)                                                                                  \
+  X("qwen3-next", 2048, 512, 512, 10)                                                                                  \
+  X("olmoe", 2048, 1024, 64, 8)                                                                                        \
+  X("deepseek-v3", 7168, 2048, 256, 8)                                                                                 \
+  X("v4-flash", 4096, 2048, 256, 6)                                                                                    \
+  X("mixtral", 4096, 14336, 8, 2)
+
 typedef struct dt_moe_shape {
   const char *name;
   int64_t hidden, intermediate;
   int32_t experts, top_k;
 } dt_moe_shape;
-enum { DT_MOE_SHAPES = 7 };
+#define DT_MOE_SHAPE_COUNT(...) +1
+enum { DT_MOE_SHAPES = 0 DT_MOE_SHAPE_TABLE(DT_MOE_SHAPE_COUNT) };
+#undef DT_MOE_SHAPE_COUNT
 /* index: 0 to DT_MOE_SHAPES - 1; NULL beyond. */
 const dt_moe_shape *dt_moe_shape_at(int32_t index);
 

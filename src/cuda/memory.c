@@ -20,7 +20,7 @@ dt_status dt_cuda_device_info(int32_t device, dt_cuda_device *info) {
                            .major = properties.major,
                            .minor = properties.minor,
                            .memory_bytes = properties.totalGlobalMem};
-  strncpy(info->name, properties.name, sizeof info->name - 1);
+  memcpy(info->name, properties.name, sizeof info->name - 1);
   return DT_OK;
 }
 

@@ -7,11 +7,10 @@
 #include "core/error.h"
 #include "core/random.h"
 
-/* The mixture layers of the models' published configurations. */
 static const dt_moe_shape shapes[DT_MOE_SHAPES] = {
-    {"qwen3-30b", 2048, 768, 128, 8}, {"qwen3-235b", 4096, 1536, 128, 8},  {"qwen3-next", 2048, 512, 512, 10},
-    {"olmoe", 2048, 1024, 64, 8},     {"deepseek-v3", 7168, 2048, 256, 8}, {"v4-flash", 4096, 2048, 256, 6},
-    {"mixtral", 4096, 14336, 8, 2},
+#define DT_MOE_SHAPE_ROW(name, hidden, intermediate, experts, top_k) {name, hidden, intermediate, experts, top_k},
+    DT_MOE_SHAPE_TABLE(DT_MOE_SHAPE_ROW)
+#undef DT_MOE_SHAPE_ROW
 };
 
 const dt_moe_shape *dt_moe_shape_at(int32_t index) {
