@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "cuda/tensor_map.h"
 #include "cuda/tile_table.h"
 
 void dt_cuda_gemm_init(dt_cuda_gemm *gemm) {
@@ -86,62 +87,20 @@ static dt_status check_pointers(const dt_cuda_gemm *gemm, const void *workspace)
   return DT_OK;
 }
 
-typedef CUresult (*encode_tiled_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                    const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                    CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* Three dimensions of bf16, innermost first, with the strides of the outer two in elements; boxes of 64 by box_rows. */
-typedef struct tensor {
-  const char *name;
-  const uint16_t *data;
-  int64_t dims[3], strides[2];
-  uint32_t box_rows;
-} tensor;
-
-static tensor ragged(const char *name, const void *data, int64_t rows, int64_t columns, uint32_t box_rows) {
-  const tensor view = {name,
-                       (const uint16_t *)((uintptr_t)data - 2 * (uintptr_t)columns * box_rows),
-                       {columns, box_rows, rows + box_rows},
-                       {columns, columns},
-                       box_rows};
-  return view;
-}
-
-static dt_status encode(encode_tiled_fn encode_tiled, const tensor *t, CUtensorMap *map) {
-  cuuint64_t dims[3], strides[2];
-  for (int i = 0; i < 3; i++) dims[i] = (cuuint64_t)t->dims[i];
-  for (int i = 0; i < 2; i++) strides[i] = 2 * (cuuint64_t)t->strides[i];
-  const cuuint32_t box[3] = {64, t->box_rows, 1}, steps[3] = {1, 1, 1};
-  CUresult result = encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)(uintptr_t)t->data, dims, strides,
-                                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? DT_OK
-                                : dt_fail(DT_ERR_DEVICE, "tensor map of %s: CUDA error %d", t->name, (int)result);
-}
-
 static dt_status encode_maps(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
-  void *found = NULL;
-  enum cudaDriverEntryPointQueryResult query;
-  cudaError_t error =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &query);
-  if (error != cudaSuccess) return cuda_fail(error, "cuTensorMapEncodeTiled");
-  if (query != cudaDriverEntryPointSuccess || found == NULL)
-    return dt_fail(DT_ERR_UNSUPPORTED, "cuTensorMapEncodeTiled: not in this driver");
-  encode_tiled_fn encode_tiled;
-  memcpy(&encode_tiled, &found, sizeof found);
   const int64_t n = gemm->n, k = gemm->k;
-  const tensor a = ragged("a", gemm->a, gemm->rows_max, k, 64);
-  const tensor b = {"b", gemm->b, {k, n, gemm->experts}, {k, n * k}, 128};
-  dt_status status = encode(encode_tiled, &a, &params->a);
-  if (status == DT_OK) status = encode(encode_tiled, &b, &params->b);
+  const dt_tensor a = dt_tensor_ragged("a", gemm->a, gemm->rows_max, k, 64);
+  const dt_tensor b = dt_tensor_experts("b", gemm->b, gemm->experts, n, k, 128);
+  dt_status status = dt_tensor_encode(&a, &params->a);
+  if (status == DT_OK) status = dt_tensor_encode(&b, &params->b);
   const int32_t owners = gemm->row_target ? gemm->owners : 1;
   for (int32_t i = 0; status == DT_OK && i < owners; i++) {
     const void *out = gemm->row_target ? gemm->owner_out[i] : gemm->out;
     const int64_t rows = gemm->row_target ? gemm->owner_rows[i] : gemm->rows_max;
     if (rows == 0) continue;
-    const tensor view = ragged("out", out, rows, n, 16);
+    const dt_tensor view = dt_tensor_ragged("out", out, rows, n, 16);
     params->owner_rows[i] = (uint8_t *)(uintptr_t)out;
-    status = encode(encode_tiled, &view, &params->owners[i]);
+    status = dt_tensor_encode(&view, &params->owners[i]);
   }
   return status;
 }
