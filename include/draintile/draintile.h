@@ -22,6 +22,8 @@
 #include <draintile/simulate.h>
 #include <draintile/status.h>
 #include <draintile/trace.h>
+#include <draintile/ulysses.h>
+#include <draintile/ulysses_bench.h>
 #include <draintile/units.h>
 #include <draintile/version.h>
 #include <draintile/weights.h>

@@ -7,6 +7,7 @@
 #include <draintile/reference.h>
 
 #include "attention.h"
+#include "attention_device.h"
 #include "figures.h"
 #include "floats.h"
 #include "log.h"
@@ -18,11 +19,13 @@ typedef struct rank_run {
   attention_job *job;
   dt_comm *comm;
   dt_attention *attention;
+  attention_device *device; /* instead, with --device cuda */
   dt_attention_input input;
   void *copies[3];           /* q, k, v, where the file does not hold them in one piece */
   dt_attention_rows rows[2]; /* of the output */
   size_t token_bytes, output_bytes;
-  void *serial; /* serial's first output */
+  void *serial;       /* serial's first output */
+  const void *output; /* of the last forward */
 } rank_run;
 
 /* This rank's rows of one tensor: in the file where they lie together there, else a copy. */
@@ -59,8 +62,35 @@ static int prepare(rank_run *run) {
   if (code == TOOL_OK) code = hold(run, job->input.v, config.kv_heads, 1, 2, &run->input.v);
   if (code) return code;
   status = dt_comm_create_shm(run->link->rank, job->ranks, rank_link_allgather, run->link, &job->comm, &run->comm);
-  if (!status) status = dt_attention_create(run->comm, &config, &run->attention);
+  if (!status && job->cuda) {
+    dt_comm *control = run->comm;
+    run->comm = NULL;
+    status = attention_device_open(job, control, &run->input, &run->comm, &run->device);
+    if (!run->comm) run->comm = control;
+  } else if (!status) {
+    status = dt_attention_create(run->comm, &config, &run->attention);
+  }
   return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
+}
+
+/* On the CPU, or on this rank's GPU. */
+static dt_status attend(rank_run *run, const dt_attention_config *config, dt_attention_stats *stats, uint64_t *sent,
+                        const void **output) {
+  const attention_job *job = run->job;
+  if (job->cuda) {
+    dt_status status = attention_device_forward(run->device, config, stats, output);
+    return status ? status : attention_device_sent(job, run->link->rank, sent);
+  }
+  uint64_t before[RANKS_MAX] = {0}, after[RANKS_MAX] = {0};
+  dt_status status = dt_attention_set_schedule(run->attention, config);
+  if (!status) status = dt_comm_barrier(run->comm, "start of a run");
+  dt_comm_bytes_sent(run->comm, before);
+  if (!status) status = dt_attention_forward(run->attention, &run->input, stats);
+  if (status) return status;
+  dt_comm_bytes_sent(run->comm, after);
+  for (int32_t peer = 0; peer < job->ranks; peer++) sent[peer] = after[peer] - before[peer];
+  *output = dt_attention_output(run->attention);
+  return DT_OK;
 }
 
 /* One forward of run `index`; `repeat` < 0: warm-up. Compares with serial's first output. */
@@ -68,18 +98,12 @@ static int forward(rank_run *run, int32_t index, int32_t repeat) {
   attention_job *job = run->job;
   figures_verdict *result = attention_verdict(job, index, run->link->rank);
   dt_attention_config config = job->config;
-  uint64_t before[RANKS_MAX] = {0}, after[RANKS_MAX] = {0};
   dt_attention_stats stats;
+  const void *output;
   config.schedule = job->schedules[index];
-  dt_status status = dt_attention_set_schedule(run->attention, &config);
-  if (!status) status = dt_comm_barrier(run->comm, "start of a run");
-  dt_comm_bytes_sent(run->comm, before);
-  if (!status) status = dt_attention_forward(run->attention, &run->input, &stats);
+  dt_status status = attend(run, &config, &stats, attention_sent(job, index, run->link->rank), &output);
   if (status) return rank_link_fail_status(run->link, status);
-  dt_comm_bytes_sent(run->comm, after);
-  for (int32_t peer = 0; peer < job->ranks; peer++)
-    attention_sent(job, index, run->link->rank)[peer] = after[peer] - before[peer];
-  const void *output = dt_attention_output(run->attention);
+  run->output = output;
   if (index == 0 && repeat < 0)
     memcpy(run->serial, output, run->output_bytes);
   else if (memcmp(run->serial, output, run->output_bytes) != 0)
@@ -90,9 +114,9 @@ static int forward(rank_run *run, int32_t index, int32_t repeat) {
 }
 
 static int send_spans(rank_run *run, int32_t index) {
-  const dt_span *spans;
-  size_t count;
-  dt_attention_spans(run->attention, &spans, &count);
+  const dt_span *spans = NULL;
+  size_t count = 0;
+  if (!run->job->cuda) dt_attention_spans(run->attention, &spans, &count);
   return rank_link_send(run->link, index, spans, count * sizeof(*spans));
 }
 
@@ -108,7 +132,7 @@ static int measure(rank_run *run) {
 }
 
 static int write_rows(rank_run *run) {
-  const char *output = dt_attention_output(run->attention);
+  const char *output = run->output;
   for (int i = 0; i < 2; i++) {
     const dt_attention_rows *rows = &run->rows[i];
     if (rows->rows == 0) continue;
@@ -132,6 +156,10 @@ static int probe(rank_run *run) {
     pairs += (double)(visible > 0 ? visible : 0);
   }
   facts->flops = 4 * pairs * heads * config->head_dim;
+  if (job->cuda) {
+    attention_device_describe(run->device, facts);
+    return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
+  }
   if (!status) status = dt_comm_barrier(run->comm, "GEMM probe");
   if (!status) status = dt_sgemm_rate(config->workers, GEMM_SIDE, GEMM_REPEATS, &facts->sgemm_flop_per_s, &mean);
   struct rusage usage;
@@ -189,7 +217,7 @@ static int check(rank_run *run) {
     for (int32_t rank = 0; rank < job->ranks; rank++) differs |= !attention_verdict(job, index, rank)->bit_equal;
     if (!differs) continue;
     code = forward(run, index, -1);
-    if (code == TOOL_OK) code = check_output(run, dt_attention_output(run->attention), result);
+    if (code == TOOL_OK) code = check_output(run, run->output, result);
   }
   return code;
 }
@@ -208,6 +236,7 @@ int attention_rank_main(rank_link *link, void *context) {
   int code = run_all(&run);
   if (code != TOOL_OK && run.comm) dt_comm_abort(run.comm, DT_ERR_PEER, link->account->detail);
   dt_attention_destroy(run.attention);
+  attention_device_close(run.device);
   dt_comm_destroy(run.comm);
   free(run.serial);
   for (int i = 0; i < 3; i++) free(run.copies[i]);

@@ -1,11 +1,11 @@
 /* draintile bench: timings of one operator each. */
 #include "commands.h"
 
-static const tool_command *const benches[] = {&command_bench_combine, &command_bench_moe};
+static const tool_command *const benches[] = {&command_bench_combine, &command_bench_moe, &command_bench_attention};
 
 const tool_command command_bench = {
     .name = "bench",
-    .summary = "time an operator beside the libraries it competes with: combine, moe",
+    .summary = "time an operator beside the libraries it competes with: combine, moe, attention",
     .subcommands = benches,
     .subcommand_count = ARGS_COUNT(benches),
 };

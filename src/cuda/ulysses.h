@@ -1,0 +1,46 @@
+/* The Ulysses operator: what ulysses.c and its tests share. */
+#ifndef DT_CUDA_ULYSSES_H
+#define DT_CUDA_ULYSSES_H
+
+#include <draintile/cuda_attention.h>
+#include <draintile/ulysses.h>
+
+#include "plan/ulysses.h"
+#include "ulysses_kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A table of what to copy, on the device. */
+typedef struct dt_ulysses_moves {
+  dt_ulysses_item *items;
+  int32_t *first;
+  int32_t blocks;
+} dt_ulysses_moves;
+
+struct dt_ulysses {
+  dt_ulysses_config config;
+  dt_ulysses_layout layout;
+  int device, sms, senders;
+  dt_window *arrivals; /* q [S][heads][D], k, v [S_kv][kv heads][D] of this rank's heads */
+  dt_window *output;   /* [rows][H][D] */
+  dt_window *control;  /* slots, then a word a head */
+  dt_ulysses_state *state;
+  uint32_t *gate;
+  uint8_t *kept; /* [S][heads][D]: outputs that stay */
+  void *workspace;
+  size_t workspace_bytes, device_bytes;
+  dt_ulysses_moves in_beside, in_before, out; /* beside the attention: few blocks send */
+  dt_ulysses_move move_in, move_out;          /* maps and parameters; items are set at the launch */
+  dt_cuda_attention attention;                /* what all parts share */
+  int32_t *head_to_kv;
+};
+
+/* Elements from the start of this rank's arrivals to a tensor (0: q, 1: k, 2: v). */
+int64_t dt_ulysses_tensor_at(const dt_ulysses_layout *layout, int32_t rank, int32_t tensor);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

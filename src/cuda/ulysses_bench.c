@@ -1,0 +1,175 @@
+/* The Ulysses benchmark: what all ranks share, their threads, and what comes of them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "core/statistics.h"
+#include "driver.h"
+#include "ulysses_bench_rank.h"
+
+static uint16_t to_bf16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+static void *run_rank(void *context) {
+  dt_ulysses_bench_rank *r = context;
+  r->status = dt_ulysses_bench_work(r);
+  if (r->status) {
+    strncpy(r->detail, dt_error_detail(), sizeof r->detail - 1);
+    dt_comm *comm = r->comm ? r->comm : r->control;
+    if (comm) dt_comm_abort(comm, r->status, r->detail);
+  }
+  return NULL;
+}
+
+static dt_status check_config(const dt_ulysses_bench_config *c) {
+  if (c == NULL || c->size != sizeof *c)
+    return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_ulysses_bench_config_init; %zu expected", sizeof *c);
+  if (c->ranks < 1 || c->ranks > DT_BENCH_RANKS)
+    return dt_fail(DT_ERR_ARGUMENT, "ranks: %d; 1 to %d allowed", c->ranks, DT_BENCH_RANKS);
+  if (c->repeat < 1 || c->warm_up < 0)
+    return dt_fail(DT_ERR_ARGUMENT, "repeat: %d; at least 1, and warm_up at least 0", c->repeat);
+  int devices = dt_cuda_device_count(), reach = 1;
+  if (devices < c->ranks) return dt_fail(DT_ERR_NO_DEVICE, "ranks: %d; this machine has %d GPUs", c->ranks, devices);
+  for (int32_t r = 0; r < c->ranks; r++)
+    for (int32_t p = 0; p < c->ranks; p++) {
+      if (p == r) continue;
+      dt_status status = dt_cuda_check(cudaDeviceCanAccessPeer(&reach, r, p), "cudaDeviceCanAccessPeer");
+      if (status) return status;
+      if (!reach) return dt_fail(DT_ERR_UNSUPPORTED, "device %d has no peer access to device %d", r, p);
+    }
+  return DT_OK;
+}
+
+static void describe(dt_ulysses_bench_shared *b) {
+  const dt_ulysses_bench_config *c = b->config;
+  dt_attention_config_init(&b->attention);
+  b->attention.dtype = DT_DTYPE_BF16;
+  b->attention.tokens = b->attention.kv_tokens = c->shape.image_tokens + c->shape.text_tokens;
+  b->attention.text_tokens = c->shape.text_tokens;
+  b->attention.heads = b->attention.kv_heads = c->shape.heads;
+  b->attention.head_dim = c->shape.head_dim;
+  b->attention.causal = c->causal;
+}
+
+static dt_status prepare(dt_ulysses_bench_shared *b) {
+  const dt_ulysses_bench_config *c = b->config;
+  describe(b);
+  b->repeat = c->repeat;
+  b->block = malloc(2 * (size_t)DT_ULYSSES_BENCH_PERIOD);
+  if (!b->block) return dt_fail(DT_ERR_MEMORY, "benchmark: %d values", DT_ULYSSES_BENCH_PERIOD);
+  dt_random random = {c->seed + 12345};
+  for (int i = 0; i < DT_ULYSSES_BENCH_PERIOD; i++) b->block[i] = to_bf16((float)dt_random_normal(&random));
+  for (int32_t r = 0; r < c->ranks; r++)
+    for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
+      b->ranks[r].words_wrong[m] = -1;
+      b->ranks[r].samples[m] = calloc((size_t)c->repeat, sizeof(double));
+      if (!b->ranks[r].samples[m]) return dt_fail(DT_ERR_MEMORY, "samples: %d", c->repeat);
+    }
+  dt_comm_config comm;
+  dt_comm_config_init(&comm);
+  comm.entry_timeout_s = comm.timeout_s = 60;
+  dt_comm *controls[DT_BENCH_RANKS] = {NULL};
+  dt_status status = dt_comm_create_local(c->ranks, &comm, controls);
+  for (int32_t r = 0; r < c->ranks && !status; r++) {
+    b->ranks[r].shared = b;
+    b->ranks[r].rank = r;
+    b->ranks[r].control = controls[r];
+  }
+  return status;
+}
+
+/* What the rank with most of it computes and sends. */
+static void count(dt_ulysses_bench_shared *b) {
+  const dt_attention_config *a = &b->attention;
+  dt_ulysses_bench *result = b->result;
+  for (int32_t r = 0; r < b->config->ranks; r++) {
+    const dt_ulysses_layout *l = &b->ranks[r].ulysses->layout;
+    const int64_t heads = dt_ulysses_head_count(l, r), others = a->heads - heads;
+    const int64_t owned = dt_ulysses_owned_rows(l, a->tokens, r);
+    const double pairs = (double)a->tokens * (a->causal ? 0.5 * (double)(a->tokens + 1) : (double)a->kv_tokens);
+    result->flops = fmax(result->flops, 4 * pairs * (double)heads * a->head_dim);
+    const int64_t in = 6 * owned * others * a->head_dim, out = 2 * (a->tokens - owned) * heads * a->head_dim;
+    if (in > result->in_bytes) result->in_bytes = in;
+    if (out > result->out_bytes) result->out_bytes = out;
+    const uint64_t bytes = dt_ulysses_device_bytes(b->ranks[r].beside);
+    if (bytes > result->device_bytes) result->device_bytes = bytes;
+  }
+}
+
+/* The slowest rank of each sample; the worst of each check. A failure that caused the others' is the one to tell. */
+static dt_status gather(dt_ulysses_bench_shared *b) {
+  const dt_ulysses_bench_config *c = b->config;
+  dt_ulysses_bench *result = b->result;
+  const dt_ulysses_bench_rank *failed = NULL;
+  for (int32_t r = 0; r < c->ranks; r++)
+    if (b->ranks[r].status && (!failed || failed->status == DT_ERR_PEER)) failed = &b->ranks[r];
+  if (failed) return dt_fail(failed->status, "%s", failed->detail);
+  count(b);
+  result->config.repeat = b->repeat;
+  for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
+    dt_ulysses_timing *t = &result->timings[m];
+    t->words_wrong = -1;
+    t->samples_s = calloc((size_t)b->repeat, sizeof *t->samples_s);
+    if (!t->samples_s) return dt_fail(DT_ERR_MEMORY, "samples: %d", b->repeat);
+    for (int32_t r = 0; r < c->ranks; r++) {
+      const dt_ulysses_bench_rank *rank = &b->ranks[r];
+      for (int32_t i = 0; i < b->repeat; i++) t->samples_s[i] = fmax(t->samples_s[i], rank->samples[m][i]);
+      if (rank->words_wrong[m] >= 0) t->words_wrong = (t->words_wrong < 0 ? 0 : t->words_wrong) + rank->words_wrong[m];
+      if (!(rank->error <= result->max_relative_error)) result->max_relative_error = rank->error;
+    }
+    t->median_s = dt_median(t->samples_s, (size_t)b->repeat);
+  }
+  struct cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, 0) == cudaSuccess)
+    memcpy(result->device, properties.name, sizeof result->device - 1);
+  return DT_OK;
+}
+
+static void release(dt_ulysses_bench_shared *b) {
+  for (int32_t r = 0; r < b->config->ranks; r++)
+    if (b->ranks[r].shared) dt_ulysses_bench_release(&b->ranks[r]);
+  for (int32_t r = 0; r < b->config->ranks; r++)
+    for (int m = 0; m < DT_ULYSSES_METHODS; m++) free(b->ranks[r].samples[m]);
+  free(b->block), free(b);
+}
+
+dt_status dt_ulysses_bench_run(const dt_ulysses_bench_config *config, dt_ulysses_bench **out) {
+  dt_status status = check_config(config);
+  if (status) return status;
+  dt_ulysses_bench_shared *b = calloc(1, sizeof *b);
+  dt_ulysses_bench *result = calloc(1, sizeof *result);
+  if (!b || !result) {
+    free(b), free(result);
+    return dt_fail(DT_ERR_MEMORY, "benchmark: %zu bytes", sizeof *b);
+  }
+  b->result = result;
+  result->config = *config;
+  b->config = config;
+  status = prepare(b);
+  int32_t started = 0;
+  while (!status && started < config->ranks)
+    if (pthread_create(&b->ranks[started].thread, NULL, run_rank, &b->ranks[started]) == 0)
+      started++;
+    else
+      status = dt_fail(DT_ERR_SYSTEM, "pthread_create: rank %d", started);
+  if (status && started > 0) dt_comm_abort(b->ranks[started].control, status, "a rank's thread could not start");
+  for (int32_t r = 0; r < started; r++) pthread_join(b->ranks[r].thread, NULL);
+  if (!status) status = gather(b);
+  release(b);
+  if (status)
+    dt_ulysses_bench_destroy(result);
+  else
+    *out = result;
+  return status;
+}
+
+void dt_ulysses_bench_destroy(dt_ulysses_bench *bench) {
+  if (!bench) return;
+  for (int m = 0; m < DT_ULYSSES_METHODS; m++) free(bench->timings[m].samples_s);
+  free(bench);
+}

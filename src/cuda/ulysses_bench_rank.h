@@ -1,0 +1,52 @@
+/* One rank of the Ulysses benchmark: its memory, its checks, its timings. */
+#ifndef DT_CUDA_ULYSSES_BENCH_RANK_H
+#define DT_CUDA_ULYSSES_BENCH_RANK_H
+
+#include <pthread.h>
+
+#include <draintile/ulysses_bench.h>
+
+#include "combine_bench.h"
+#include "ulysses.h"
+
+enum { DT_ULYSSES_BENCH_PERIOD = 8388593 /* of the random values: a prime, so that no two rows hold the same */ };
+
+typedef struct dt_ulysses_bench_shared dt_ulysses_bench_shared;
+
+typedef struct dt_ulysses_bench_rank {
+  dt_ulysses_bench_shared *shared;
+  pthread_t thread;
+  int32_t rank;
+  dt_comm *control, *comm;
+  dt_ulysses *ulysses, *beside; /* beside: sets multiprocessors aside for the way in */
+  dt_window *align;
+  uint32_t *align_at[DT_BENCH_RANKS], *expired;
+  uint32_t round;
+  cudaStream_t stream;
+  cudaEvent_t start, stop;
+  cudaGraphExec_t graphs[DT_ULYSSES_METHODS];
+  uint16_t *inputs[3], *block, *expected, *expected_beside;
+  size_t output_bytes;
+  uint8_t *flush;
+  unsigned long long *wrong;
+  double *samples[DT_ULYSSES_METHODS];
+  int64_t words_wrong[DT_ULYSSES_METHODS];
+  double error;
+  dt_status status;
+  char detail[256];
+} dt_ulysses_bench_rank;
+
+struct dt_ulysses_bench_shared {
+  dt_ulysses_bench *result;
+  const dt_ulysses_bench_config *config;
+  dt_attention_config attention;
+  uint16_t *block; /* host: the random values */
+  int32_t repeat;  /* as it comes out */
+  dt_ulysses_bench_rank ranks[DT_BENCH_RANKS];
+};
+
+/* A rank's thread: makes everything, checks every method, times them in turns. Collective. */
+dt_status dt_ulysses_bench_work(dt_ulysses_bench_rank *rank);
+void dt_ulysses_bench_release(dt_ulysses_bench_rank *rank);
+
+#endif

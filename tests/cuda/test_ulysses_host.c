@@ -1,0 +1,223 @@
+/* The Ulysses operator's tables and refusals, which need no GPU. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <draintile/ulysses.h>
+#include <draintile/ulysses_bench.h>
+
+#include "cuda/ulysses_tables.h"
+
+typedef struct layout_case {
+  int32_t ranks, heads, kv_heads, head_dim;
+  int64_t tokens, kv_tokens, text_tokens;
+  int32_t replicated, senders, blocks;
+} layout_case;
+static const layout_case cases[] = {
+    {1, 1, 1, 64, 1, 1, 0, 0, 1, 1},           {2, 5, 5, 128, 301, 301, 0, 0, 2, 7},
+    {2, 28, 7, 128, 640, 640, 0, 0, 8, 132},   {4, 30, 30, 64, 777, 777, 0, 0, 3, 33},
+    {8, 12, 12, 128, 1024, 1000, 0, 0, 4, 16}, {3, 7, 1, 64, 515, 700, 0, 0, 8, 44},
+    {2, 4, 4, 256, 4222, 4222, 126, 0, 8, 66}, {3, 6, 3, 64, 1400, 1400, 333, 1, 8, 40},
+    {2, 2, 2, 64, 70, 70, 70, 1, 1, 2},        {2, 2, 2, 64, 200, 0, 0, 0, 8, 132},
+    {8, 8, 8, 64, 5, 5, 0, 0, 2, 8},
+};
+
+static dt_ulysses_layout layout_of(const layout_case *c) {
+  dt_ulysses_layout u = {.ranks = c->ranks,
+                         .heads = c->heads,
+                         .kv_heads = c->kv_heads,
+                         .head_dim = c->head_dim,
+                         .tokens = c->tokens,
+                         .kv_tokens = c->kv_tokens,
+                         .text_tokens = c->text_tokens,
+                         .text_replicated = c->replicated,
+                         .tile_rows = 128};
+  assert_int_equal(dt_ulysses_init(&u), 0);
+  return u;
+}
+
+static int64_t held_rows(const dt_ulysses_layout *u, int64_t tokens, int32_t rank) {
+  return dt_ulysses_held(u, tokens, rank, DT_ULYSSES_TEXT).rows +
+         dt_ulysses_held(u, tokens, rank, DT_ULYSSES_IMAGE).rows;
+}
+
+/* The sequence's row that lies at a place among the rows that a rank holds. */
+static int64_t sequence_row(const dt_ulysses_layout *u, int64_t tokens, int32_t rank, int64_t local) {
+  const dt_ulysses_rows text = dt_ulysses_held(u, tokens, rank, DT_ULYSSES_TEXT);
+  const dt_ulysses_rows image = dt_ulysses_held(u, tokens, rank, DT_ULYSSES_IMAGE);
+  return local < text.rows ? text.first + local : image.first + local - image.local;
+}
+
+/* What arrived, by destination: sources[rank][tensor][row][head] counts stores; words[source][rank][head]. */
+typedef struct arrivals {
+  const dt_ulysses_layout *u;
+  int32_t *stores[DT_ULYSSES_RANKS_MAX][3];
+} arrivals;
+
+static int32_t heads_at(const dt_ulysses_layout *u, int32_t rank, int tensor) {
+  return tensor ? dt_ulysses_kv_count(u, rank) : dt_ulysses_head_count(u, rank);
+}
+
+static void copy_item(arrivals *a, int32_t source, const dt_ulysses_item *item) {
+  const dt_ulysses_layout *u = a->u;
+  const int tensor = item->from, part = item->to / 3 % 2, to = item->to / 6;
+  const int64_t tokens = tensor ? u->kv_tokens : u->tokens;
+  const dt_ulysses_rows run = dt_ulysses_sent(u, tokens, source, to, part);
+  assert_int_equal(item->rank, to);
+  assert_int_equal(item->to % 3, tensor);
+  const int32_t first = tensor ? dt_ulysses_kv_first(u, to) : u->head_first[to];
+  assert_int_equal(item->from_head, first + item->to_head);
+  for (int32_t i = 0; i < dt_ulysses_box_rows(u->head_dim); i++) {
+    if (item->to_row + i >= run.rows) break; /* the map ends there */
+    assert_true(item->from_row + i < held_rows(u, tokens, source));
+    const int64_t row = run.first + item->to_row + i;
+    assert_int_equal(sequence_row(u, tokens, source, item->from_row + i), row);
+    a->stores[to][tensor][row * heads_at(u, to, tensor) + item->to_head]++;
+  }
+}
+
+/* A block that has said that it is done with a head must not have anything of it left. */
+static void check_words(const dt_ulysses_layout *u, int32_t source, const dt_ulysses_table *table) {
+  for (int32_t to = 0; to < u->ranks; to++)
+    for (int32_t head = 0; head < dt_ulysses_head_count(u, to); head++) {
+      uint32_t said = 0;
+      for (int32_t block = 0; block < table->blocks; block++) {
+        int needs = 0, done = 0;
+        for (int32_t i = table->first[block]; i < table->first[block + 1]; i++) {
+          const dt_ulysses_item *item = &table->items[i];
+          if (item->rank != to) continue;
+          const int of_head = item->from == 0 && item->to_head == head;
+          const int of_kv = item->from > 0 && item->to_head == dt_ulysses_kv_of(u, to, head);
+          if (of_head || of_kv) {
+            needs = 1;
+            assert_int_equal(done, 0);
+          }
+          if (item->weight == 0 || item->word != head) continue;
+          assert_int_equal(done, 0);
+          done = 1;
+          said += item->weight;
+        }
+        assert_true(done || !needs);
+      }
+      assert_int_equal(said, DT_ULYSSES_UNITS);
+    }
+  (void)source;
+}
+
+static void test_way_in(void **state) {
+  (void)state;
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+    for (int beside = 0; beside < 3; beside++) { /* 2: the first heads by all */
+      const dt_ulysses_layout u = layout_of(&cases[c]);
+      const int32_t blocks = cases[c].blocks, senders = beside ? cases[c].senders : blocks;
+      const int32_t quick = beside == 2 ? (blocks + 1) / 2 : senders;
+      arrivals a = {.u = &u};
+      for (int32_t r = 0; r < u.ranks; r++)
+        for (int t = 0; t < 3; t++)
+          a.stores[r][t] = calloc((size_t)((t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t)) + 1, sizeof(int32_t));
+      for (int32_t source = 0; source < u.ranks; source++) {
+        dt_ulysses_table table;
+        const dt_ulysses_shares shares = {blocks, senders, quick, beside == 2 ? 2 : 0};
+        assert_int_equal(dt_ulysses_table_in(&u, source, &shares, &table), 0);
+        assert_int_equal(table.first[blocks], table.count);
+        for (int32_t block = 0; block < blocks; block++)
+          for (int32_t i = table.first[block]; i < table.first[block + 1]; i++) {
+            const dt_ulysses_item *item = &table.items[i];
+            if (item->from >= 0) copy_item(&a, source, item);
+            const int fast = beside == 2 && (item->weight ? item->word : item->to_head) < 2;
+            if (!fast && u.heads == u.kv_heads) assert_true(block < senders);
+            if (item->rank != source) assert_true(block < (quick > senders ? quick : senders));
+          }
+        check_words(&u, source, &table);
+        dt_ulysses_table_destroy(&table);
+      }
+      for (int32_t r = 0; r < u.ranks; r++)
+        for (int t = 0; t < 3; t++) {
+          const int64_t count = (t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t);
+          for (int64_t i = 0; i < count; i++) assert_int_equal(a.stores[r][t][i], 1);
+          free(a.stores[r][t]);
+        }
+    }
+}
+
+static void test_way_out(void **state) {
+  (void)state;
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    const dt_ulysses_layout u = layout_of(&cases[c]);
+    for (int32_t rank = 0; rank < u.ranks; rank++) {
+      const int32_t heads = dt_ulysses_head_count(&u, rank);
+      int32_t *stores = calloc((size_t)(u.tokens * heads) + 1, sizeof *stores);
+      dt_ulysses_table table;
+      assert_int_equal(dt_ulysses_table_out(&u, rank, cases[c].blocks, &table), 0);
+      for (int32_t i = 0; i < table.count; i++) {
+        const dt_ulysses_item *item = &table.items[i];
+        const int32_t owner = item->to / 2, part = item->to % 2;
+        const dt_ulysses_rows run = dt_ulysses_owned(&u, u.tokens, owner, part);
+        assert_int_equal(item->weight, 0);
+        assert_int_equal(item->rank, owner);
+        assert_int_equal(item->to_head, u.head_first[rank] + item->from_head);
+        for (int32_t j = 0; j < dt_ulysses_box_rows(u.head_dim) && item->to_row + j < run.rows; j++) {
+          assert_int_equal(item->from_row + j, run.first + item->to_row + j);
+          stores[(item->from_row + j) * heads + item->from_head]++;
+        }
+      }
+      for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
+        const dt_ulysses_rows own = dt_ulysses_owned(&u, u.tokens, rank, part);
+        for (int64_t i = own.first * heads; i < (own.first + own.rows) * heads; i++) stores[i]++;
+      }
+      for (int64_t i = 0; i < u.tokens * heads; i++) assert_int_equal(stores[i], 1);
+      dt_ulysses_table_destroy(&table);
+      free(stores);
+    }
+  }
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  dt_ulysses_config config;
+  dt_ulysses *ulysses = NULL;
+  dt_ulysses_config_init(&config);
+  assert_int_equal(config.size, sizeof config);
+  assert_int_equal(dt_ulysses_create(&config, &ulysses), DT_ERR_ARGUMENT); /* no endpoint */
+  assert_non_null(strstr(dt_error_detail(), "comm"));
+  config.size = 0;
+  assert_int_equal(dt_ulysses_create(&config, &ulysses), DT_ERR_ARGUMENT);
+  assert_non_null(strstr(dt_error_detail(), "size"));
+  dt_comm *comm = NULL;
+  dt_comm_config link;
+  dt_comm_config_init(&link);
+  assert_int_equal(dt_comm_create_local(1, &link, &comm), DT_OK);
+  dt_ulysses_config_init(&config);
+  config.comm = comm;
+  assert_int_equal(dt_ulysses_create(&config, &ulysses), DT_ERR_ARGUMENT);
+  assert_non_null(strstr(dt_error_detail(), "fabric cuda"));
+  assert_null(ulysses);
+  dt_comm_destroy(comm);
+}
+
+static void test_bench_names(void **state) {
+  (void)state;
+  for (int32_t i = 0; i < DT_ULYSSES_SHAPES; i++) {
+    assert_non_null(dt_ulysses_shape_at(i)->name);
+    for (int32_t j = 0; j < i; j++) assert_string_not_equal(dt_ulysses_shape_at(i)->name, dt_ulysses_shape_at(j)->name);
+  }
+  assert_null(dt_ulysses_shape_at(DT_ULYSSES_SHAPES));
+  assert_string_equal(dt_ulysses_method_name(DT_ULYSSES_METHOD_WHOLE_GRAPH), "whole-graph");
+  dt_ulysses_bench_config config;
+  dt_ulysses_bench *bench = NULL;
+  dt_ulysses_bench_config_init(&config);
+  config.ranks = 9;
+  assert_int_equal(dt_ulysses_bench_run(&config, &bench), DT_ERR_ARGUMENT);
+  assert_non_null(strstr(dt_error_detail(), "ranks"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_way_in), cmocka_unit_test(test_way_out),
+                                     cmocka_unit_test(test_refusals), cmocka_unit_test(test_bench_names)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
