@@ -5,6 +5,7 @@
 
 #include "log.h"
 #include "moe.h"
+#include "moe_cuda.h"
 #include "rank_options.h"
 #include "rank_output.h"
 
@@ -35,6 +36,10 @@ int64_t moe_rows_between(const moe_job *job, int32_t source, int32_t rank) {
   int64_t rows = 0;
   for (int32_t e = 0; e < per_rank; e++) rows += counts[e];
   return rows;
+}
+
+double moe_tolerance(const moe_job *job) {
+  return figures_tolerance(job->gpus ? DT_DTYPE_BF16 : job->input.dtype);
 }
 
 int moe_has_rows(const moe_job *job) {
@@ -119,12 +124,20 @@ static int share_memory(moe_job *job) {
   int code = map_shared(job);
   if (code) return code;
   const arg_value *list = args_list(job->args, "schedule");
+  int skipped = 0;
   *shared->run_count = 1; /* serial, the baseline of every figure */
   for (int i = 0; i < list->list_count; i++) {
     if (list->list[i] == SCHEDULE_AUTO)
       job->choose = 1;
+    else if (job->gpus && list->list[i] == DT_SCHEDULE_SIGNAL) /* the option's default, or one of all */
+      skipped = 1;
     else if (list->list[i] != DT_SCHEDULE_SERIAL)
       shared->schedules[(*shared->run_count)++] = list->list[i];
+  }
+  if (skipped && list->list_count == 1) {
+    if (args_given(job->args, "schedule"))
+      return log_fail(TOOL_USAGE, "--schedule: signal; allowed on cuda: serial, direct, wave, interleave, alternate");
+    shared->schedules[(*shared->run_count)++] = DT_SCHEDULE_DIRECT;
   }
   for (int32_t i = 0; i < RUNS_MAX * job->ranks; i++)
     shared->runs[i].verdict = (figures_verdict){.bit_equal = 1, .worst_token = -1};
@@ -155,8 +168,8 @@ static int decide(void *context, int32_t *answer) {
   int32_t chosen = DT_SCHEDULE_SERIAL, *count = job->shared.run_count;
   int code = TOOL_OK;
   if (moe_has_rows(job)) { /* else every schedule costs the same nothing, and serial stays */
-    code = moe_fit(job, job->repeat, job->repeat + 1);
-    if (code == TOOL_OK) code = moe_choose(job, &chosen);
+    if (!job->gpus) code = moe_fit(job, job->repeat, job->repeat + 1);
+    if (code == TOOL_OK) code = job->gpus ? moe_cuda_choose(job, &chosen) : moe_choose(job, &chosen);
   }
   if (code) return code;
   for (int32_t run = 0; run < *count; run++)
@@ -181,7 +194,7 @@ static int run_ranks(moe_job *job) {
       .timeout_s = job->comm.timeout_s,
       .entry_timeout_s = job->comm.entry_timeout_s,
       .context = job,
-      .run = moe_rank_main,
+      .run = job->gpus ? moe_cuda_rank_main : moe_rank_main,
       .message = take_spans,
       .decide = decide,
       .tick = tick,
@@ -195,15 +208,18 @@ static int run_ranks(moe_job *job) {
 /* The ranks have written every row; what is left is the parent's: prices, tables, the name of the output. */
 static int finish(moe_job *job) {
   for (int32_t run = 0; run < RUNS_MAX; run++) job->predicted_s[run] = NAN;
-  if (moe_has_rows(job) && moe_fit(job, 0, job->repeat) == TOOL_OK) moe_predict(job);
+  if (job->gpus)
+    moe_cuda_predict(job);
+  else if (moe_has_rows(job) && moe_fit(job, 0, job->repeat) == TOOL_OK)
+    moe_predict(job);
   const char *names[RUNS_MAX];
   for (int32_t run = 0; run < *job->shared.run_count; run++) names[run] = schedule_names[job->shared.schedules[run]];
   const rank_trace trace = {.spans = job->last_spans,
                             .names = names,
                             .run_count = *job->shared.run_count,
                             .ranks = job->ranks,
-                            .workers = job->config.workers,
-                            .consumers = job->config.consumers};
+                            .workers = job->gpus ? job->shared.facts[0].sms : job->config.workers,
+                            .consumers = job->gpus ? 0 : job->config.consumers};
   int code = rank_output_commit(&job->writer, moe_report(job));
   return rank_trace_write(&trace, args_text(job->args, "trace"), code);
 }
@@ -217,16 +233,18 @@ static void release(moe_job *job) {
   free(job->serial_spans);
   if (job->shared.base) munmap(job->shared.base, job->shared.bytes);
   moe_input_close(&job->input);
+  device_machine_release(&job->machine);
   dt_checkpoint_close(job->checkpoint);
 }
 
 static int run_job(moe_job *job) {
   const tool_args *args = job->args;
-  int code = rank_options_device(args);
-  if (code == TOOL_OK && args_choice(args, "dedup") == 1)
+  int code = rank_options_device(args, &job->gpus);
+  if (code == TOOL_OK && !job->gpus && args_choice(args, "dedup") == 1)
     code = log_fail(TOOL_USAGE, "--dedup: \"on\"; allowed: off on the cpu");
   if (code == TOOL_OK) code = rank_options_outputs(args);
   if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
+  if (code == TOOL_OK) code = device_machine_read(args_text(args, "platform"), &job->machine);
   if (code == TOOL_OK) code = open_checkpoint(job);
   if (code == TOOL_OK) code = moe_input_open(args_text(args, "input"), job->info, &job->input);
   if (code) return code;
@@ -235,8 +253,9 @@ static int run_job(moe_job *job) {
   job->check = args_set(args, "check");
   read_config(job);
   code = share_memory(job);
+  if (code == TOOL_OK && job->gpus) code = moe_cuda_options(job);
   const arg_value *list = args_list(args, "schedule");
-  for (int i = 0; code == TOOL_OK && i < list->list_count; i++)
+  for (int i = 0; code == TOOL_OK && !job->gpus && i < list->list_count; i++)
     if (list->list[i] == DT_SCHEDULE_SIGNAL && job->config.consumers < 1)
       code = log_fail(TOOL_USAGE, "--consumers: 0; allowed: 1 or more with the schedule signal");
   if (code == TOOL_OK) code = open_output(job);
@@ -276,6 +295,7 @@ static const arg_option options[] = {
     OPT_INT("lead", "D", "0", 0, 65536, "groups of L1 ahead of L2 (interleave, alternate); 0: the schedule's"),
     OPT_CHOICE("dedup", "SWITCH", "off", switch_names,
                "send a token once to a rank that wants it for several experts (GPUs)"),
+    OPT_TEXT("platform", "FILE", NULL, "cuda: platform file for the limit, the predictions and auto"),
     OPT_FLAG("explain", "with --schedule auto: print the price of every schedule"),
     OPTIONS_WAITS,
     OPTION_TRACE,

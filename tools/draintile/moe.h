@@ -10,6 +10,7 @@
 
 #include "args.h"
 #include "commands.h"
+#include "device_limit.h"
 #include "figures.h"
 #include "moe_input.h"
 #include "progress.h"
@@ -32,7 +33,9 @@ typedef struct moe_rank_facts {
   double flops;             /* L1 and L2 of its rows */
   double sgemm_flop_per_s;  /* one big GEMM, all ranks at once */
   double read_bytes_per_s;  /* reading its experts' weights, all ranks at once */
-  int64_t peak_bytes;       /* resident at most */
+  int64_t peak_bytes;       /* resident at most; on a GPU what the layer and its weights hold there */
+  double touched_bytes;     /* of weight_bytes as a GPU holds them, bf16 */
+  int32_t sms;              /* multiprocessors of the rank's GPU */
 } moe_rank_facts;
 
 /* Arrays in one shared mapping. Samples: [run][repeat][rank]; sent: [run][rank][peer]. */
@@ -56,6 +59,8 @@ typedef struct moe_job {
   dt_checkpoint *checkpoint;
   const dt_checkpoint_info *info;
   int32_t layer, ranks, top_k, repeat;
+  int32_t gpus; /* 0: the ranks compute on CPUs */
+  device_machine machine;
   moe_input input;
   dt_comm_config comm;
   dt_moe_config config; /* schedule-dependent fields as given: 0 or unset means the schedule's default */
@@ -84,12 +89,18 @@ moe_rank_run *moe_run_of(const moe_job *job, int32_t run, int32_t rank);
 int64_t moe_rows_between(const moe_job *job, int32_t source, int32_t rank);
 int moe_has_rows(const moe_job *job); /* any slot of any rank; else there is nothing to price */
 
+/* The largest relative error that --check allows: of what the rows travel as. */
+double moe_tolerance(const moe_job *job);
+
 /* moe_rank.c: one rank, in its process. */
 int moe_rank_main(rank_link *link, void *job);
+/* Ids and weights of this rank's tokens, into the memory that all ranks share. */
+int moe_route(rank_link *link, moe_job *job, const dt_layer *layer, int64_t first, int64_t count);
 /* moe_check.c: this rank's share of the float64 reference, then the errors of its own tokens. */
 int moe_check_reference(rank_link *link, moe_job *job, dt_comm *comm, const dt_moe_weights *weights);
 void moe_check_error(const moe_job *job, int64_t first, int64_t count, const void *output, figures_verdict *verdict);
 /* moe_limit.c: probes of a rank; the limit of the run, in the parent. */
+void moe_facts(const rank_link *link, moe_job *job, const dt_moe_weights *weights);
 int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_comm *comm);
 typedef struct moe_limits {
   double compute_s, link_s, memory_s, constants_s, limit_s;

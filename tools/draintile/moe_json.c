@@ -65,7 +65,8 @@ static json_t *setting_json(const moe_job *job) {
   json_object_set_new(setting, "checkpoint", json_text(args_text(job->args, "checkpoint")));
   json_object_set_new(setting, "input", json_text(job->input.path));
   json_object_set_new(setting, "model_type", json_string(job->info->model_type));
-  json_object_set_new(setting, "device", json_string("cpu"));
+  json_object_set_new(setting, "device", json_string(job->gpus ? "cuda" : "cpu"));
+  if (job->gpus) json_object_set_new(setting, "gpus", json_integer(job->gpus));
   json_object_set_new(setting, "layer", json_integer(job->layer));
   json_object_set_new(setting, "ranks", json_integer(job->ranks));
   json_object_set_new(setting, "workers", json_integer(job->config.workers));
@@ -91,7 +92,7 @@ json_t *moe_figures_json(const moe_job *job, const moe_figures *figures) {
     json_array_append_new(runs, run_json(job, run, &figures[run]));
   json_object_set_new(root, "setting", setting_json(job));
   json_object_set_new(root, "router", router_json(job));
-  json_object_set_new(root, "tolerance", json_figure(figures_tolerance(job->input.dtype)));
+  json_object_set_new(root, "tolerance", json_figure(moe_tolerance(job)));
   json_object_set_new(root, "costs", job->costs_ready ? costs_json(&job->costs) : json_null());
   json_object_set_new(root, "runs", runs);
   return root;

@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "moe.h"
+#include "moe_cuda.h"
 
 enum { GEMM_REPEATS = 3, READ_REPEATS = 3, SIDE_MIN = 256, SIDE_MAX = 1024 };
 
@@ -82,24 +83,39 @@ static int shares_processors(const moe_job *job) {
   return job->ranks * job->config.workers > dt_build_processors();
 }
 
-int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_comm *comm) {
+void moe_facts(const rank_link *link, moe_job *job, const dt_moe_weights *weights) {
   moe_rank_facts *facts = &job->shared.facts[link->rank];
   int32_t rank = link->rank, per_rank = weights->experts_per_rank, experts = job->info->experts;
-  int64_t first, count, rows[per_rank];
+  int64_t first, count;
   dt_token_block(job->input.tokens, job->ranks, rank, &first, &count);
   facts->tokens = count;
   facts->slots = count * job->top_k;
   facts->token_rank_pairs = distinct_pairs(job, rank, first, count, facts);
   for (int32_t e = 0; e < per_rank; e++) {
-    rows[e] = 0;
+    int64_t rows = 0;
     for (int32_t source = 0; source < job->ranks; source++)
-      rows[e] += job->shared.counts[source * experts + rank * per_rank + e];
-    facts->flops += 6.0 * (double)rows[e] * (double)weights->hidden * (double)weights->intermediate;
-    if (rows[e] > 0) facts->weight_bytes += expert_bytes(&weights->experts[e]);
+      rows += job->shared.counts[source * experts + rank * per_rank + e];
+    facts->flops += 6.0 * (double)rows * (double)weights->hidden * (double)weights->intermediate;
+    if (rows == 0) continue;
+    facts->weight_bytes += expert_bytes(&weights->experts[e]);
+    facts->touched_bytes += 6.0 * (double)weights->hidden * (double)weights->intermediate;
   }
   if (weights->shared_intermediate) {
     facts->flops += 6.0 * (double)count * (double)weights->hidden * (double)weights->shared_intermediate;
     facts->weight_bytes += expert_bytes(&weights->shared);
+    facts->touched_bytes += 6.0 * (double)weights->hidden * (double)weights->shared_intermediate;
+  }
+}
+
+int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_comm *comm) {
+  moe_rank_facts *facts = &job->shared.facts[link->rank];
+  int32_t per_rank = weights->experts_per_rank;
+  int64_t rows[per_rank];
+  moe_facts(link, job, weights);
+  for (int32_t e = 0; e < per_rank; e++) {
+    rows[e] = 0;
+    for (int32_t source = 0; source < job->ranks; source++)
+      rows[e] += job->shared.counts[source * job->info->experts + link->rank * per_rank + e];
   }
   dt_status status = dt_comm_barrier(comm, "read probe");
   if (!status) facts->read_bytes_per_s = read_rate(weights, rows);
@@ -112,6 +128,7 @@ int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_c
 }
 
 moe_limits moe_limit(const moe_job *job, double compute_alone_s) {
+  if (job->gpus) return moe_cuda_limit(job, compute_alone_s);
   moe_limits limits = {0};
   double flops = 0, flop_rate = 0, weight_bytes = 0, read_rates = 0, slowest_s = 0, link_bytes = 0;
   size_t row = (size_t)job->input.hidden * dt_dtype_bytes(job->input.dtype);

@@ -25,10 +25,9 @@ static int open_layer(rank_run *run) {
   return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
 }
 
-/* Ids and weights of this rank's tokens, into the memory that all ranks share. */
-static int route(rank_run *run) {
-  moe_job *job = run->job;
-  int64_t slots = run->count * job->top_k, base = run->first * job->top_k;
+int moe_route(rank_link *link, moe_job *job, const dt_layer *layer, int64_t first, int64_t count) {
+  int64_t slots = count * job->top_k, base = first * job->top_k;
+  size_t row = (size_t)job->input.hidden * dt_dtype_bytes(job->input.dtype);
   int32_t *ids = job->shared.ids + base;
   float *weights = job->shared.weights + base;
   for (int64_t i = 0; job->input.ids && i < slots; i++) {
@@ -36,8 +35,9 @@ static int route(rank_run *run) {
     weights[i] = job->input.weights[base + i];
   }
   if (job->input.ids) return TOOL_OK;
-  dt_status status = dt_router_run(&run->layer->router, job->input.dtype, run->input.hidden, run->count, ids, weights);
-  return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
+  dt_status status = dt_router_run(&layer->router, job->input.dtype,
+                                   (const char *)job->input.data + (size_t)first * row, count, ids, weights);
+  return status ? rank_link_fail_status(link, status) : TOOL_OK;
 }
 
 static int prepare(rank_run *run) {
@@ -54,7 +54,7 @@ static int prepare(rank_run *run) {
   run->output = malloc((size_t)run->count * row + 1);
   if (!run->serial || !run->output) return rank_link_fail(run->link, TOOL_FAILED, "out of memory for the output");
   int code = open_layer(run);
-  if (code == TOOL_OK) code = route(run);
+  if (code == TOOL_OK) code = moe_route(run->link, job, run->layer, run->first, run->count);
   if (code) return code;
   dt_moe_config config = moe_config_of(job, DT_SCHEDULE_SERIAL);
   dt_status status = dt_moe_create(run->comm, &config, &run->layer->weights, &run->moe);

@@ -84,8 +84,7 @@ static void print_peers(const moe_job *job) {
 static int judge(const moe_job *job, const moe_figures *figures) {
   int failed = 0;
   for (int32_t run = 0; run < *job->shared.run_count; run++)
-    failed |= rank_report_judge(schedule_names[figures[run].schedule], &figures[run].verdict,
-                                figures_tolerance(job->input.dtype));
+    failed |= rank_report_judge(schedule_names[figures[run].schedule], &figures[run].verdict, moe_tolerance(job));
   return failed ? TOOL_CHECK_FAILED : TOOL_OK;
 }
 

@@ -2,15 +2,30 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <draintile/build.h>
+#include <draintile/cuda_memory.h>
 
 #include "log.h"
 
 const char *const device_names[] = {"cpu", "cuda", NULL};
 const char *const switch_names[] = {"off", "on", NULL};
 
-int rank_options_device(const tool_args *args) {
+static int32_t count_gpus(void) {
+  int status;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const int32_t gpus = dt_cuda_devices();
+    _exit(gpus < 255 ? gpus : 255);
+  }
+  if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) return 0;
+  return WEXITSTATUS(status);
+}
+
+int rank_options_device(const tool_args *args, int32_t *gpus) {
+  if (gpus) *gpus = 0;
   if (args_choice(args, "device") == 0) return TOOL_OK;
   dt_build build;
   dt_build_info(&build);
@@ -18,6 +33,9 @@ int rank_options_device(const tool_args *args) {
   if (!build.cuda) return log_fail(TOOL_SKIPPED, "--device: %s: the CUDA parts are not in this build", device_names[1]);
   if (stat("/dev/nvidia0", &status) != 0)
     return log_fail(TOOL_SKIPPED, "--device: %s: no such device here", device_names[1]);
+  if (gpus) *gpus = count_gpus();
+  if (gpus && *gpus > 0) return TOOL_OK;
+  if (gpus) return log_fail(TOOL_SKIPPED, "--device: %s: the driver shows no GPU", device_names[1]);
   return log_fail(TOOL_SKIPPED, "--device: %s: rank processes of this command run on the CPU", device_names[1]);
 }
 

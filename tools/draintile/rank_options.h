@@ -28,7 +28,9 @@ extern const char *const device_names[]; /* cpu, cuda */
 extern const char *const switch_names[]; /* off, on */
 
 /* All return an exit code, having said what is wrong. Device: TOOL_SKIPPED for what is not here. */
-int rank_options_device(const tool_args *args);
+/* *gpus: how many there are, 0 for the CPU. gpus NULL: this command's ranks compute on the CPU alone. Asked in a child
+ * process: a process that has spoken to the driver cannot fork ranks that use it. */
+int rank_options_device(const tool_args *args, int32_t *gpus);
 /* --output, --json and --trace must be different files. */
 int rank_options_outputs(const tool_args *args);
 int rank_options_link(const tool_args *args, dt_comm_config *comm);

@@ -1,0 +1,108 @@
+/* `moe --device cuda`: options, GPUs of ranks, and what the platform file says of the layer. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+#include "moe_cuda.h"
+
+/* Options of the CPU executor that have no meaning on a GPU. */
+static const char *const cpu_only[] = {"workers",       "consumers",    "tile-m",        "tile-n",
+                                       "layout",        "order",        "segment-bands", "link-rate",
+                                       "link-capacity", "link-latency", "delay",         "delay-seed"};
+
+int moe_cuda_options(moe_job *job) {
+  for (size_t i = 0; i < ARGS_COUNT(cpu_only); i++)
+    if (args_given(job->args, cpu_only[i]))
+      return log_fail(TOOL_USAGE, "--%s: given with --device cuda; allowed: with --device cpu", cpu_only[i]);
+  if (job->info->hidden % 8 || job->info->intermediate % 8)
+    return log_fail(TOOL_USAGE, "hidden, intermediate: %lld, %lld; allowed on cuda: multiples of 8",
+                    (long long)job->info->hidden, (long long)job->info->intermediate);
+  if (job->ranks > 8) return log_fail(TOOL_USAGE, "--ranks: %d; allowed on cuda: 1 to 8", job->ranks);
+  if (job->choose && !job->machine.platform)
+    return log_fail(TOOL_USAGE, "--platform: required with --schedule auto and --device cuda");
+  if (job->ranks > job->gpus)
+    log_note("%d ranks on %d GPUs: they share them, and their multiprocessors evenly; times are of that sharing",
+             job->ranks, job->gpus);
+  if (job->input.dtype != DT_DTYPE_BF16)
+    log_note("hidden_states: %s: rows travel as bf16 on cuda", dt_dtype_name(job->input.dtype));
+  return TOOL_OK;
+}
+
+int32_t moe_cuda_device(const moe_job *job, int32_t rank, int32_t *sharers) {
+  if (job->ranks <= job->gpus) {
+    if (sharers) *sharers = 1;
+    return rank;
+  }
+  if (sharers) *sharers = (job->ranks + job->gpus - 1) / job->gpus;
+  return rank % job->gpus;
+}
+
+/* Whole multiprocessors, which the ranks that share a GPU divide. */
+static device_layer layer_of(const moe_job *job, int64_t *tokens) {
+  int64_t first;
+  for (int32_t rank = 0; rank < job->ranks; rank++)
+    dt_token_block(job->input.tokens, job->ranks, rank, &first, &tokens[rank]);
+  return (device_layer){.platform = job->machine.platform,
+                        .ranks = job->ranks,
+                        .experts = job->info->experts,
+                        .hidden = job->info->hidden,
+                        .intermediate = job->info->intermediate,
+                        .counts = job->shared.counts,
+                        .tokens = tokens,
+                        .sms = job->shared.facts[0].sms};
+}
+
+static device_grouping grouping_of(const moe_job *job, dt_schedule schedule) {
+  return (device_grouping){.raster_bands = job->config.raster_bands,
+                           .group_tasks = job->config.group_tasks,
+                           .lead = job->config.lead,
+                           .wave_experts = schedule == DT_SCHEDULE_WAVE ? job->config.wave_experts : 0};
+}
+
+int moe_cuda_predict(moe_job *job) {
+  int64_t tokens[RANKS_MAX];
+  int code = TOOL_OK;
+  if (!job->machine.platform) return TOOL_OK;
+  const device_layer layer = layer_of(job, tokens);
+  for (int32_t run = 0; run < *job->shared.run_count && code == TOOL_OK; run++) {
+    const dt_schedule schedule = (dt_schedule)job->shared.schedules[run];
+    const device_grouping grouping = grouping_of(job, schedule);
+    code = device_price(&layer, schedule, &grouping, &job->predicted_s[run]);
+  }
+  return code;
+}
+
+int moe_cuda_choose(moe_job *job, int32_t *schedule) {
+  int64_t tokens[RANKS_MAX];
+  double predicted_s[6];
+  dt_schedule chosen;
+  const device_layer layer = layer_of(job, tokens);
+  const device_grouping grouping = grouping_of(job, DT_SCHEDULE_WAVE);
+  const int code = device_choose(&layer, &grouping, &chosen, predicted_s);
+  if (code) return code;
+  for (int i = 0; i < 6 && args_set(job->args, "explain"); i++)
+    if (!isnan(predicted_s[i]))
+      log_note("auto: %-10s %.3g s%s", schedule_names[i], predicted_s[i], i == (int)chosen ? "  <- chosen" : "");
+  *schedule = (int32_t)chosen;
+  return TOOL_OK;
+}
+
+moe_limits moe_cuda_limit(const moe_job *job, double compute_alone_s) {
+  const double row = 2.0 * (double)job->info->hidden;
+  double link_bytes = 0, weight_bytes = 0;
+  for (int32_t rank = 0; rank < job->ranks; rank++) {
+    const moe_rank_facts *facts = &job->shared.facts[rank];
+    double rows = (double)facts->token_rank_pairs;
+    for (int32_t source = 0; source < job->ranks; source++)
+      if (source != rank) rows += (double)moe_rows_between(job, source, rank);
+    link_bytes = fmax(link_bytes, rows * row);
+    weight_bytes = fmax(weight_bytes, facts->touched_bytes);
+  }
+  const device_limit limit = device_limit_of(&job->machine, compute_alone_s, link_bytes, weight_bytes);
+  return (moe_limits){.compute_s = limit.compute_s,
+                      .link_s = limit.link_s,
+                      .memory_s = limit.memory_s,
+                      .constants_s = limit.constants_s,
+                      .limit_s = limit.limit_s};
+}
