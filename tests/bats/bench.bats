@@ -36,3 +36,12 @@ load common
   run -0 jq -e 'all(.runs[] | select(.router == "crossed"); .predicted.direct_s > .rows * .n * 2 / 372.2e9)' \
     "$BATS_TEST_TMPDIR/predicted.json"
 }
+
+@test "bench attention: exit 77 with fewer GPUs than ranks; unknown shapes are refused" {
+  if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 8 ]; then skip "eight GPUs"; fi
+  run -77 "$DRAINTILE" bench attention --ranks 8 --json "$BATS_TEST_TMPDIR/none.json"
+  [ ! -e "$BATS_TEST_TMPDIR/none.json" ]
+  run -2 "$DRAINTILE" bench attention --shape flux,none
+  [[ $output == *"--shape"* ]]
+  run -2 "$DRAINTILE" bench attention --ranks 9
+}

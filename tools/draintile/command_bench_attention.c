@@ -30,6 +30,9 @@ static double median_of(const dt_ulysses_bench *bench, dt_ulysses_method method)
 
 static void add_row(attention_bench *all, const dt_ulysses_bench *bench) {
   const dt_ulysses_shape *s = &bench->config.shape;
+  if (!all->table)
+    all->table = table_create("<shape|tokens|heads|TFLOP/s|kernel|serial|fused|in|piggyback|whole|fused, graph|"
+                              "whole, graph");
   table_cell(all->table, "%s", s->name);
   table_cell(all->table, "%lld", (long long)(s->image_tokens + s->text_tokens));
   table_cell(all->table, "%d x %d", s->heads, s->head_dim);
@@ -150,9 +153,7 @@ static int run_shapes(const tool_args *args, attention_bench *all) {
 }
 
 static int run(const tool_args *args) {
-  attention_bench all = {.table = table_create("<shape|tokens|heads|TFLOP/s|kernel|serial|fused|in|piggyback|whole|"
-                                               "fused, graph|whole, graph"),
-                         .rows = json_array(),
+  attention_bench all = {.rows = json_array(),
                          .code = TOOL_OK,
                          .fused_over_kernel = NAN,
                          .fused_minus_kernel = NAN,
@@ -161,7 +162,7 @@ static int run(const tool_args *args) {
   int code = run_shapes(args, &all);
   const int ran = code == TOOL_OK || code == TOOL_CHECK_FAILED;
   const char *json = args_text(args, "json");
-  table_print(all.table, ran && (!json || strcmp(json, "-") != 0) ? stdout : stderr);
+  if (all.table) table_print(all.table, json && strcmp(json, "-") == 0 ? stderr : stdout);
   if (!ran || !json) {
     json_decref(all.rows);
     return code;
