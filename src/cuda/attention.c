@@ -171,6 +171,12 @@ dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t
   dt_status status = check_numbers(attention);
   if (status != DT_OK) return status;
   *bytes = DT_ATTENTION_SCRATCH_OFFSET;
+  if (!attention->causal) { /* slabs of pieces: sums of a tile's rows, with their maximum and sum */
+    static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT;
+    const int32_t groups = dt_attention_shape_of(attention, &chosen).groups;
+    *bytes += (size_t)(DT_ATTENTION_PIECES * DT_ATTENTION_CTAS_MAX) * 64 * (size_t)groups *
+              ((size_t)attention->head_dim + 2) * sizeof(float);
+  }
   return DT_OK;
 }
 

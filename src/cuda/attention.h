@@ -27,28 +27,27 @@ typedef struct dt_attention_run {
 
 /* Runs whose tiles go before those of the next group: remote ones, then local ones. */
 typedef struct dt_attention_group {
-  int32_t tiles;          /* first `tiles` of the group's order; the others are cut into pieces */
+  int32_t tiles;          /* of all heads */
   int32_t tiles_per_head; /* of all its runs */
   int32_t runs_begin, runs_end;
 } dt_attention_group;
 
 /* Part of a tile: some of its KV blocks. `pieces` of them, in as many CTAs, are merged through scratch memory. */
 typedef struct dt_attention_piece {
-  int32_t tile; /* of its run */
-  uint16_t head;
+  int32_t tile;                 /* in the kernel's order */
   uint16_t block_first, blocks; /* 0 blocks: no piece */
   uint16_t merge;               /* number of the cut tile */
   uint16_t scratch;             /* slab of the tile's first piece */
-  uint8_t run, piece, pieces, spare;
+  uint8_t piece, pieces;
 } dt_attention_piece;
 
 /* Start of the workspace; all zero before and after every launch but for the error. */
 typedef struct dt_attention_header {
   uint32_t next, done;        /* tickets drawn (causal); CTAs that drew their last */
   uint32_t error, error_head; /* sticky: a dt_attention_error, 0: none */
-  uint32_t merges[DT_ATTENTION_CTAS_MAX];
+  uint32_t merges[3 * DT_ATTENTION_CTAS_MAX];
 } dt_attention_header;
-enum { DT_ATTENTION_SCRATCH_OFFSET = 1024 };
+enum { DT_ATTENTION_SCRATCH_OFFSET = 4096 };
 
 typedef enum dt_attention_error {
   DT_ATTENTION_OK = 0,
@@ -72,6 +71,7 @@ typedef struct dt_attention_kernel {
   uint32_t timeout_us;
   int32_t heads, kv_heads, kv_tokens;
   int32_t causal_offset; /* causal: row i sees columns below i + causal_offset + 1 */
+  int32_t cut_tiles;     /* the first so many of the order are cut into pieces, which come before all else */
   int32_t head_section;  /* heads whose tiles take turns */
   int32_t mapped;        /* head_to_kv holds */
   float scale_log2;      /* scale * log2(e) */

@@ -16,15 +16,11 @@ cudaError_t launch(const dt_attention_kernel *kernel, const dt_attention_shape *
 extern "C" cudaError_t dt_attention_launch_d128(const dt_attention_kernel *kernel, const dt_attention_shape *shape,
                                                 int ctas, cudaStream_t stream) {
   if (shape->groups != 2) return cudaErrorInvalidConfiguration;
-  DT_CASE(192, 0, 0);
-  DT_CASE(192, 0, 1);
   DT_CASE(160, 0, 0);
   DT_CASE(160, 0, 1);
   DT_CASE(144, 0, 0);
   DT_CASE(144, 0, 1);
   DT_CASE(128, 1, 0);
-  DT_CASE(128, 1, 1);
   DT_CASE(160, 1, 0);
-  DT_CASE(160, 1, 1);
   return cudaErrorInvalidConfiguration;
 }

@@ -7,6 +7,7 @@
 #ifndef DT_CUDA_ATTENTION_KERNEL_CUH
 #define DT_CUDA_ATTENTION_KERNEL_CUH
 
+#include "cuda/attention_merge.cuh"
 #include "cuda/attention_mma.cuh"
 #include "cuda/attention_pipeline.cuh"
 #include "cuda/attention_store.cuh"
@@ -19,6 +20,7 @@ template <class C> struct dt_attention_consumer {
   float s[C::N / 2], o[C::D / 2]; /* scores, later exp2 of them; sums of P V */
   uint32_t p[C::N / 4];
   float max[2], sum[2]; /* sum: of this thread's columns */
+  uint32_t debt;        /* bit n: piece n of this CTA is written and not merged */
 };
 
 template <class C> DT_DEVICE dt_attention_item dt_attention_slot_read(uint32_t shared, uint32_t sequence) {
@@ -192,6 +194,16 @@ DT_DEVICE void dt_attention_step(const dt_attention_kernel &a, dt_attention_cons
   c.step++;
 }
 
+/* Merges the pieces written before: by now the other CTAs have written theirs. */
+template <class C> DT_DEVICE void dt_attention_settle_debt(const dt_attention_kernel &a, dt_attention_consumer<C> &c) {
+  if constexpr (!C::CAUSAL) {
+    if (c.debt == 0) return;
+    for (int32_t n = 0; n < DT_ATTENTION_PIECES; n++)
+      if (c.debt >> n & 1) dt_piece_merge<C>(a, c.shared, c.group, n);
+    c.debt = 0;
+  }
+}
+
 /* A tile's O and its rows' sums are complete. */
 template <class C>
 DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_consumer<C> &c,
@@ -201,7 +213,13 @@ DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_co
     c.sum[r] += __shfl_xor_sync(0xffffffffu, c.sum[r], 1);
     c.sum[r] += __shfl_xor_sync(0xffffffffu, c.sum[r], 2);
   }
+  if (!C::CAUSAL && item.merge >= 0) {
+    dt_piece_write<C>(a, c.shared, c.group, item.merge, c.row, c.o, c.max, c.sum);
+    c.debt |= 1u << item.merge;
+    return;
+  }
   dt_attention_store<C>(a, item, c.row, c.o, c.sum);
+  dt_attention_settle_debt(a, c);
 }
 
 template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel &a, uint32_t shared) {
@@ -211,7 +229,7 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
   c.shared = shared;
   c.group = warp / 4;
   c.row = (int32_t)(16 * warp + threadIdx.x % 32 / 4);
-  c.step = 0;
+  c.step = c.debt = 0;
   uint32_t sequence = 0;
   dt_attention_item item = dt_attention_item_wait<C>(a, shared, c.group, sequence);
   if (item.blocks == 0) return;
@@ -245,6 +263,7 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
       dt_mma_wait<0>();
       dt_settle(c.o);
       dt_attention_finish(a, c, item);
+      dt_attention_settle_debt(a, c);
       return;
     }
     dt_attention_wait_k(a, c, stage);

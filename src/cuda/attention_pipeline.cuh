@@ -18,7 +18,7 @@ template <int D_, int N_, int Groups, bool Half_, bool Causal_, bool Turns> stru
   static constexpr uint32_t SHARED_K = Groups * GROUP_Q_BYTES, SHARED_V = SHARED_K + STAGES * BLOCK_BYTES,
                             SHARED_SLOTS = SHARED_V + STAGES * BLOCK_BYTES, SHARED_BARRIERS = SHARED_SLOTS + 32 * SLOTS,
                             BARRIERS = 4 * STAGES + 2 * Groups, SHARED_DEAD = SHARED_BARRIERS + 8 * BARRIERS,
-                            SHARED_ALLOCATION = SHARED_DEAD + 8 + 1024; /* aligned by hand */
+                            SHARED_MERGE = SHARED_DEAD + 8, SHARED_ALLOCATION = SHARED_MERGE + 8 * Groups + 1024; /* aligned by hand */
   /* What the launch allots, 168 a thread of three warpgroups or 128 of four, dealt again. A causal loader needs more. */
   static constexpr int REGISTERS_CONSUMER = Groups == 2 ? (Causal_ ? 232 : 240) : 160,
                        REGISTERS_LOADER = (Groups == 2 ? 504 : 512) - Groups * REGISTERS_CONSUMER;
@@ -75,7 +75,7 @@ typedef struct dt_attention_item {
   int32_t head, row, rows, run; /* rows of the tile that exist */
   int32_t block, blocks;        /* KV blocks from `block` down; 0: no more work */
   int32_t masked;               /* the first `masked` of them hold columns that some row does not see */
-  int32_t merge;                /* -1: whole. Else scratch slab << 16 | pieces << 8 | number of this piece */
+  int32_t merge;                /* -1: a whole tile. Else which of this CTA's pieces it is */
 } dt_attention_item;
 
 /* KV blocks that a tile's rows see, and how many of them every row sees in full. */
@@ -134,27 +134,31 @@ typedef struct dt_attention_feed {
   int32_t index;  /* next tile */
 } dt_attention_feed;
 template <class C> DT_DEVICE dt_attention_item dt_attention_next(const dt_attention_kernel &a, dt_attention_feed &feed) {
-  while (feed.pieces < DT_ATTENTION_PIECES) {
-    const dt_attention_piece &piece = a.pieces[blockIdx.x][feed.pieces++];
-    if (piece.blocks == 0) continue;
-    dt_attention_item item = dt_attention_tile<C>(a, piece.head, piece.run, piece.tile);
-    const int32_t full = item.blocks - item.masked;
-    item.block = piece.block_first + piece.blocks - 1;
-    item.masked = max(0, piece.block_first + piece.blocks - max(full, (int32_t)piece.block_first));
-    item.blocks = piece.blocks;
-    if (piece.pieces > 1) item.merge = piece.scratch << 16 | piece.pieces << 8 | piece.piece;
-    return item;
+  /* One call of dt_attention_tile_at: the loader has few registers. */
+  const dt_attention_piece *piece = NULL;
+  while (!C::CAUSAL && feed.pieces < DT_ATTENTION_PIECES && piece == NULL) {
+    piece = &a.pieces[blockIdx.x][feed.pieces++];
+    if (piece->blocks == 0) piece = NULL;
   }
-  const int32_t index = feed.index;
-  if constexpr (C::CAUSAL)
+  int32_t index = feed.index;
+  if (piece != NULL)
+    index = piece->tile;
+  else if (C::CAUSAL)
     feed.index = (int32_t)atomicAdd(&a.header->next, 1u);
   else
     feed.index += (int32_t)gridDim.x;
-  return dt_attention_tile_at<C>(a, index);
+  dt_attention_item item = dt_attention_tile_at<C>(a, index);
+  if (piece != NULL) {
+    item.masked = item.masked > 0 && piece->block_first + piece->blocks == item.blocks;
+    item.block = piece->block_first + piece->blocks - 1;
+    item.blocks = piece->blocks;
+    if (piece->pieces > 1) item.merge = feed.pieces - 1;
+  }
+  return item;
 }
 template <class C> DT_DEVICE void dt_attention_feed_start(const dt_attention_kernel &a, dt_attention_feed &feed) {
   feed.pieces = 0;
-  feed.index = C::CAUSAL ? (int32_t)atomicAdd(&a.header->next, 1u) : (int32_t)blockIdx.x;
+  feed.index = C::CAUSAL ? (int32_t)atomicAdd(&a.header->next, 1u) : a.cut_tiles + (int32_t)blockIdx.x;
 }
 /* The last CTA to draw leaves the counters as it found them. */
 template <class C> DT_DEVICE void dt_attention_feed_end(const dt_attention_kernel &a) {

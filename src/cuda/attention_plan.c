@@ -13,8 +13,9 @@ dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention, con
     shape.turns = 1;
     break;
   case 128:
-    shape.block = shape.causal ? 128 : 192;
+    shape.block = 160;
     shape.groups = 2;
+    shape.turns = !shape.causal;
     break;
   default:
     shape.block = 80;
@@ -60,6 +61,53 @@ static int32_t head_section(const dt_cuda_attention *attention) {
   return heads < attention->heads ? (int32_t)heads : attention->heads;
 }
 
+/* Cuts the tiles that do not fill a round, the first of the order, into pieces of equal length, in CTAs one after the
+ * other; a cut near a tile's edge goes there. Only where the round would waste more than merging costs. */
+enum { CUT_WASTE_PERCENT = 4, CUT_BLOCKS_MIN = 4, CUT_SNAP = 2, CUT_PIECES_MAX = 8 };
+static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, dt_attention_kernel *kernel) {
+  const int32_t rounds = tiles / ctas, rest = tiles % ctas;
+  if (rest == 0 || blocks > UINT16_MAX) return;
+  if ((ctas - rest) * 100 < CUT_WASTE_PERCENT * ctas * (rounds + 1)) return;
+  const int64_t total = (int64_t)rest * blocks;
+  const int32_t workers = ctas < CUT_PIECES_MAX / 2 * rest ? ctas : CUT_PIECES_MAX / 2 * rest;
+  if (total / workers < CUT_BLOCKS_MIN) return;
+  int32_t slabs = 0, tile_slab = 0, piece = 0;
+  int64_t from = 0;
+  for (int32_t c = 0; c < workers; c++) {
+    int64_t to = total * (c + 1) / workers;
+    const int64_t past = to % blocks;
+    if (past <= CUT_SNAP) to -= past;
+    if (past >= blocks - CUT_SNAP) to += blocks - past;
+    for (int32_t n = 0; from < to; n++) {
+      const int64_t tile = from / blocks, edge = (tile + 1) * blocks, end = to < edge ? to : edge;
+      if (from % blocks == 0) {
+        tile_slab = slabs;
+        piece = 0;
+      }
+      kernel->pieces[c][n] = (dt_attention_piece){.tile = (int32_t)tile,
+                                                  .block_first = (uint16_t)(from % blocks),
+                                                  .blocks = (uint16_t)(end - from),
+                                                  .merge = (uint16_t)tile,
+                                                  .scratch = (uint16_t)tile_slab,
+                                                  .piece = (uint8_t)piece++};
+      slabs++;
+      from = end;
+    }
+  }
+  kernel->cut_tiles = rest;
+  /* How many each tile has is known only now: its last piece's number and one. */
+  for (int32_t c = workers - 1, pieces = 0, tile = -1; c >= 0; c--)
+    for (int32_t n = DT_ATTENTION_PIECES - 1; n >= 0; n--) {
+      dt_attention_piece *p = &kernel->pieces[c][n];
+      if (p->blocks == 0) continue;
+      if (p->tile != tile) {
+        tile = p->tile;
+        pieces = p->piece + 1;
+      }
+      p->pieces = (uint8_t)pieces;
+    }
+}
+
 void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t cut, int32_t ctas,
                        dt_attention_kernel *kernel) {
   int32_t next = 0;
@@ -69,5 +117,8 @@ void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_sh
   plan_runs(attention, 64 * shape->groups, 1, &next, kernel);
   plan_runs(attention, 64 * shape->groups, 0, &next, kernel);
   kernel->head_section = head_section(attention);
-  (void)cut, (void)ctas;
+  kernel->cut_tiles = 0;
+  if (!attention->causal && cut != 0)
+    plan_pieces(kernel->groups[0].tiles + kernel->groups[1].tiles,
+                (int32_t)((attention->kv_tokens + shape->block - 1) / shape->block), ctas, kernel);
 }

@@ -310,6 +310,9 @@ static const problem problems[] = {
     {"causal, fully masked rows", 900, 300, 3, 3, 128, DT_DTYPE_BF16, 1, 1, 3, 0},
     {"causal, fully masked rows", 900, 300, 3, 3, 64, DT_DTYPE_F16, 1, 1, 2, 0},
     {"causal, large scores", 900, 900, 3, 1, 128, DT_DTYPE_F16, 1, 100, 2, 0},
+    {"cut", 300, 4001, 3, 3, 128, DT_DTYPE_BF16, 0, 1, 2, 0},
+    {"cut", 300, 4001, 3, 3, 64, DT_DTYPE_F16, 0, 1, 2, 0},
+    {"cut", 300, 4001, 3, 3, 256, DT_DTYPE_BF16, 0, 1, 2, 0},
     {"no keys", 100, 0, 3, 3, 128, DT_DTYPE_BF16, 0, 1, 2, 0},
     {"FLUX.1", 4608, 4608, 12, 12, 128, DT_DTYPE_BF16, 0, 1, 4, 0},
     {"SD3.5", 4429, 4429, 19, 19, 64, DT_DTYPE_BF16, 0, 1, 4, 0},
@@ -324,10 +327,8 @@ static int check_all(const problem *p) {
   static const struct {
     int32_t head_dim, causal;
     dt_attention_choice choice;
-  } others[] = {{128, 0, {192, -1, 1, -1}}, {128, 0, {160, -1, 0, -1}}, {128, 0, {160, -1, 1, -1}},
-                {128, 0, {144, -1, 0, -1}}, {128, 0, {144, -1, 1, -1}}, {128, 1, {128, -1, 1, -1}},
-                {128, 1, {160, -1, 0, -1}}, {128, 1, {160, -1, 1, -1}}, {256, 0, {80, -1, 1, -1}},
-                {256, 1, {80, -1, 1, -1}}};
+  } others[] = {{128, 0, {160, -1, 0, -1}}, {128, 0, {144, -1, 0, -1}}, {128, 0, {144, -1, 1, -1}},
+                {128, 1, {128, -1, 0, -1}}, {128, 0, {-1, -1, -1, 0}},  {64, 0, {-1, -1, -1, 0}}};
   int good = check(p, &chosen);
   for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
     if (others[i].head_dim == p->head_dim && others[i].causal == p->causal && p->tokens < 2000)
@@ -352,6 +353,6 @@ int main(int argc, char **argv) {
   int good = 1;
   for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
     if (strstr(problems[i].name, only)) good &= check_all(&problems[i]);
-  good &= check_repeats(&problems[4], repeats) & check_repeats(&problems[17], repeats);
+  good &= check_repeats(&problems[4], repeats) & check_repeats(&problems[17], repeats) & check_repeats(&problems[23], repeats);
   return !good;
 }
