@@ -49,6 +49,15 @@ typedef struct dt_sim_costs {
   double cores;                  /* processor cores shared by all ranks' threads; 0: one each */
   double dispatch_backlog_bytes; /* dispatch beside direct stores: its backlog and its pieces, DT_DISPATCH_LINK_SHARE*Q;
                                     0: no limit */
+  double mixing_ratio;           /* a tile takes 1 + mixing_ratio*4*q*(1-q) times as long, q the share of the rank's
+                                    workers that run the other phase: the L2-cache reuse that mixing loses on GPUs */
+  double memory_bytes_per_s;     /* of a rank's memory, which its tiles share; 0: infinite. A tile takes at least until
+                                    what it is the first to read, and what it writes, has passed */
+  double l1_panel_bytes, l2_panel_bytes;                                       /* weights of a column of an expert */
+  double l1_row_in_bytes, l1_row_out_bytes, l2_row_in_bytes, l2_row_out_bytes; /* rows in: at their first column */
+  double release_s;        /* from the end of an L1 tile until its band's counter says so */
+  int32_t deferred_stores; /* 1: a tile's stores leave during the worker's next tile, which they may hold up */
+  int32_t tickets_ahead;   /* that a worker draws before it needs them, 0 to 2: what it holds waits for it */
   int32_t cache_panels;
   int32_t band_panels; /* widened bands a worker holds, the oldest leaves first; 0: each is widened once */
 } dt_sim_costs;
@@ -60,6 +69,13 @@ void dt_sim_costs_init(dt_sim_costs *costs);
  * NULL). */
 dt_status dt_sim_costs_from_platform(const dt_platform *platform, dt_sim_costs *costs, int32_t *found);
 dt_status dt_sim_costs_to_platform(const dt_sim_costs *costs, int64_t n, const char *method, dt_platform *platform);
+
+/* Costs of a layer on GPUs, bf16, a worker a multiprocessor (config.workers = 132 on H200), tiles of 128 x 256: times
+ * of tiles from table tile_s, the link from the burst tables of all producers, launches, fences and flags, all of the
+ * platform file; its sim_* constants come last. workers: of a rank; rows: that a token's reduction reads (top-k). The
+ * costs must be initialized. DT_ERR_INPUT names what the platform lacks. */
+dt_status dt_sim_costs_gpu(const dt_platform *platform, int64_t hidden, int64_t intermediate, int32_t workers,
+                           int32_t top_k, dt_sim_costs *costs);
 
 typedef struct dt_sim_config {
   size_t size;                /* sizeof, set by dt_sim_config_init */
@@ -97,6 +113,47 @@ dt_status dt_sim_fit(const dt_sim_config *config, const dt_trace_rank *traces, c
  * be NULL); 0 for signal when consumers is 0: it cannot run. */
 dt_status dt_schedule_auto(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
                            dt_schedule *schedule, double *predicted_s);
+
+/* `auto` on GPUs: prices direct, waves, and interleaving and alternating groups of 1, 2 and 4 waves with leads of 1 and
+ * 2 groups. priced[] has all of them, in that order. */
+typedef struct dt_sim_priced {
+  dt_schedule schedule;
+  int32_t group_tasks, lead; /* 0: of no meaning for the schedule */
+  double total_s;
+} dt_sim_priced;
+enum { DT_SIM_CHOICES = 14 };
+typedef struct dt_sim_choice {
+  dt_sim_priced best;
+  dt_sim_priced priced[DT_SIM_CHOICES];
+  int32_t count;
+} dt_sim_choice;
+dt_status dt_schedule_choose(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
+                             dt_sim_choice *choice);
+
+/* What is left visible of Ulysses' output all-to-all when attention stores its tiles to their owners itself: equations
+ * (16) to (20) of X-Stage with the platform's constants, and the completion-coupled law (19) beside them. */
+typedef struct dt_piggyback_question {
+  double tokens;           /* S; of the whole sequence */
+  double heads, head_dim;  /* of this rank */
+  double ranks, producers; /* producers: multiprocessors */
+  double tile_rows;        /* output rows of a tile: 128 */
+  double kv_tile;          /* keys of a KV tile: 128 */
+  double kv_tile_s;        /* sigma, a multiprocessor's time for it; 0: the platform's attention_kv_tile_s */
+  double floor_s;          /* E_floor, what ends the kernel: fence, flag, last drain; 0: the platform's own sum */
+} dt_piggyback_question;
+typedef struct dt_piggyback_answer {
+  double gap_s;           /* (16) the loop over keys of one tile */
+  double recovery_gap_s;  /* (5) G* */
+  double bursts;          /* n_b, tiles of a multiprocessor */
+  double attention_s;     /* n_b * gap, rounded up to whole tiles */
+  double residual_s;      /* (18) */
+  double residual_high_s; /* if all tiles end together: the aligned law, at the low ends of T0, R, Q */
+  double coupled_s;       /* (19) */
+  double least_tokens;    /* (20) M*: from here on nothing but the floor is left */
+} dt_piggyback_answer;
+/* DT_ERR_ARGUMENT names the field, DT_ERR_INPUT what the platform lacks. */
+dt_status dt_sim_piggyback(const dt_platform *platform, const dt_piggyback_question *question,
+                           dt_piggyback_answer *answer);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus
