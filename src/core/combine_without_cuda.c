@@ -25,6 +25,15 @@ dt_status dt_combine_set_counts(dt_combine *combine, const int32_t *counts) {
   (void)combine, (void)counts;
   return without();
 }
+dt_status dt_combine_follow_counts(dt_combine *combine, const int32_t *counts) {
+  (void)combine, (void)counts;
+  return without();
+}
+dt_status dt_combine_reduce(dt_combine *combine, const float *weights, const int32_t *row_of_slot, int64_t tokens,
+                            int32_t top_k, void *out, void *stream) {
+  (void)combine, (void)weights, (void)row_of_slot, (void)tokens, (void)top_k, (void)out, (void)stream;
+  return without();
+}
 dt_status dt_combine_run(dt_combine *combine, dt_combine_mode mode, const void *a, const void *b, void *stream) {
   (void)combine, (void)mode, (void)a, (void)b, (void)stream;
   return without();
@@ -40,16 +49,5 @@ dt_status dt_combine_check(dt_combine *combine, void *stream) {
 void *dt_combine_buffer(dt_combine *combine) {
   (void)combine;
   return NULL;
-}
-void dt_combine_bench_config_init(dt_combine_bench_config *config) {
-  memset(config, 0, sizeof *config);
-  config->size = sizeof *config;
-}
-dt_status dt_combine_bench_run(const dt_combine_bench_config *config, dt_combine_bench **bench) {
-  (void)config, (void)bench;
-  return dt_fail(DT_ERR_NO_DEVICE, "combine on GPUs; this build has no CUDA parts");
-}
-void dt_combine_bench_destroy(dt_combine_bench *bench) {
-  (void)bench;
 }
 #endif

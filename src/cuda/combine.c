@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "combine_kernels.h"
-#include "combine_tables.h"
+#include "combine_handle.h"
+#include "combine_reduce.h"
 #include "comm/fabric.h"
 #include "core/error.h"
 #include "driver.h"
@@ -13,23 +13,6 @@
 #include "tile_gemm.h"
 
 #include <draintile/gemm.h>
-
-struct dt_combine {
-  dt_combine_config config;
-  int device, sms, has_counts;
-  dt_window *buffer, *control;
-  uint8_t *staging; /* [rows_max][n]: rows of other ranks; run_gemm: all */
-  void *workspace;  /* the GEMM's */
-  dt_combine_state *state;
-  int32_t *counts, *active, *band_rows; /* device */
-  uint32_t *ready;
-  uint64_t *staged, *direct; /* row targets, [rows_max] */
-  dt_combine_chunk *chunks;
-  int32_t bands_max, chunks_max;
-  cudaStream_t side; /* of the consumers */
-  cudaEvent_t entered, sent;
-  dt_combine_params params;
-};
 
 void dt_combine_config_init(dt_combine_config *config) {
   *config = (dt_combine_config){.size = sizeof *config, .consumers = 16, .segment_bands = 1};
@@ -53,16 +36,22 @@ static dt_status check_config(const dt_combine_config *c) {
   if (c->consumers < 2 || c->consumers > 64 || c->consumers % 2 != 0)
     return dt_fail(DT_ERR_ARGUMENT, "consumers: %d; an even number from 2 to 64 allowed", c->consumers);
   if (c->segment_bands < 1) return dt_fail(DT_ERR_ARGUMENT, "segment_bands: %d; 1 or more allowed", c->segment_bands);
+  if (c->layout != DT_LAYOUT_PACKED && c->layout != DT_LAYOUT_ALIGNED)
+    return dt_fail(DT_ERR_ARGUMENT, "layout: %d; packed or aligned allowed", (int)c->layout);
+  if (c->order < DT_ORDER_NATURAL || c->order > DT_ORDER_PACED)
+    return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced allowed", (int)c->order);
   if (!(c->timeout_s >= 0 && c->timeout_s < 4000))
     return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", c->timeout_s);
   return DT_OK; /* n, k and raster_bands: the GEMM says */
 }
 
-/* The GEMM of a mode, all but the operands. sms: 0 for all. */
+/* The GEMM of a mode, all but the operands. */
 static dt_cuda_gemm describe(const dt_combine *c, int sms) {
   dt_cuda_gemm gemm;
   dt_cuda_gemm_init(&gemm);
-  gemm.counts = c->active;
+  gemm.counts = c->params.tables.active;
+  gemm.remote_rows = c->params.tables.remote_rows;
+  gemm.order = c->config.order;
   gemm.experts = c->config.experts_per_rank;
   gemm.rows_max = c->config.rows_max;
   gemm.n = c->config.n;
@@ -73,14 +62,15 @@ static dt_cuda_gemm describe(const dt_combine *c, int sms) {
   return gemm;
 }
 
-static dt_status device_memory(void **pointer, size_t bytes, const char *what) {
+dt_status dt_combine_memory(void **pointer, size_t bytes, const char *what) {
   dt_status status = dt_cuda_check(cudaMalloc(pointer, bytes), what);
   return status ? status : dt_cuda_check(cudaMemset(*pointer, 0, bytes), what);
 }
 
 static dt_status make_memory(dt_combine *c) {
-  const size_t rows = (size_t)c->config.rows_max, experts = (size_t)c->config.experts_per_rank;
-  c->bands_max = (int32_t)(rows / DT_TILE_M + experts);
+  const size_t rows = (size_t)c->config.rows_max, experts = (size_t)c->config.experts_per_rank,
+               bands = (size_t)dt_combine_bands_max(&c->config);
+  dt_combine_device_tables *t = &c->params.tables;
   size_t workspace = 0;
   dt_cuda_gemm gemm = describe(c, 0);
   gemm.raster_bands = c->config.raster_bands;
@@ -92,14 +82,17 @@ static dt_status make_memory(dt_combine *c) {
   } table[] = {{(void **)&c->staging, rows * (size_t)c->config.n * 2, "staging"},
                {&c->workspace, workspace, "workspace"},
                {(void **)&c->state, sizeof *c->state, "state"},
-               {(void **)&c->counts, experts * sizeof *c->counts, "counts"},
-               {(void **)&c->active, experts * sizeof *c->active, "counts"},
-               {(void **)&c->band_rows, (size_t)c->bands_max * sizeof *c->band_rows, "bands"},
-               {(void **)&c->ready, (size_t)c->bands_max * sizeof *c->ready, "counters"},
-               {(void **)&c->staged, rows * sizeof *c->staged, "row targets"},
-               {(void **)&c->direct, rows * sizeof *c->direct, "row targets"}};
+               {(void **)&c->params.ready, bands * sizeof *c->params.ready, "counters"},
+               {(void **)&t->sizes, sizeof *t->sizes, "sizes"},
+               {(void **)&t->counts, experts * sizeof *t->counts, "counts"},
+               {(void **)&t->active, experts * sizeof *t->active, "counts"},
+               {(void **)&t->remote_rows, experts * sizeof *t->remote_rows, "counts"},
+               {(void **)&t->band_rows, bands * sizeof *t->band_rows, "bands"},
+               {(void **)&t->band_slot, bands * sizeof *t->band_slot, "bands"},
+               {(void **)&t->staged, rows * sizeof *t->staged, "row targets"},
+               {(void **)&t->direct, rows * sizeof *t->direct, "row targets"}};
   for (size_t i = 0; i < sizeof table / sizeof *table && !status; i++)
-    status = device_memory(table[i].pointer, table[i].bytes, table[i].what);
+    status = dt_combine_memory(table[i].pointer, table[i].bytes, table[i].what);
   int least, greatest;
   if (!status) status = dt_cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
   if (!status)
@@ -110,12 +103,14 @@ static dt_status make_memory(dt_combine *c) {
 }
 
 static void release_memory(dt_combine *c) {
+  const dt_combine_device_tables *t = &c->params.tables;
   cudaSetDevice(c->device);
   if (c->side) cudaStreamDestroy(c->side);
   if (c->entered) cudaEventDestroy(c->entered);
   if (c->sent) cudaEventDestroy(c->sent);
-  cudaFree(c->staging), cudaFree(c->workspace), cudaFree(c->state), cudaFree(c->counts), cudaFree(c->active);
-  cudaFree(c->band_rows), cudaFree(c->ready), cudaFree(c->staged), cudaFree(c->direct), cudaFree(c->chunks);
+  cudaFree(c->staging), cudaFree(c->workspace), cudaFree(c->state), cudaFree(c->params.ready), cudaFree(c->plan_memory);
+  cudaFree(t->sizes), cudaFree(t->counts), cudaFree(t->active), cudaFree(t->remote_rows), cudaFree(t->band_rows);
+  cudaFree(t->band_slot), cudaFree(t->staged), cudaFree(t->direct), cudaFree(t->chunks);
 }
 
 static dt_status make_windows(dt_combine *c) {
@@ -140,12 +135,9 @@ static void fill_params(dt_combine *c) {
   for (int32_t r = 0; r < p->ranks; r++) {
     p->peer_slot[r] = (dt_combine_slot *)c->control->pieces[r] + p->rank;
     p->buffers[r] = c->buffer->pieces[r];
+    p->buffer_rows[r] = (int64_t)(dt_window_bytes(c->buffer, r) / (size_t)p->row_bytes);
   }
   p->staging = c->staging;
-  p->counts = c->counts;
-  p->active = c->active;
-  p->ready = c->ready;
-  p->band_rows = c->band_rows;
 }
 
 dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combine) {
@@ -164,6 +156,9 @@ dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combin
   }
   if (!status)
     status = dt_cuda_check(cudaDeviceGetAttribute(&c->sms, cudaDevAttrMultiProcessorCount, c->device), "device");
+  if (!status && config->sms != 0 && (config->sms < 4 || config->sms > c->sms))
+    status = dt_fail(DT_ERR_ARGUMENT, "sms: %d; 4 to %d, or 0, allowed", config->sms, c->sms);
+  if (!status && config->sms != 0) c->sms = config->sms;
   if (!status && config->consumers > c->sms - 2)
     status = dt_fail(DT_ERR_ARGUMENT, "consumers: %d; the GEMM needs 2 of %d", config->consumers, c->sms);
   if (!status) status = make_memory(c);
@@ -186,82 +181,11 @@ void dt_combine_destroy(dt_combine *combine) {
   if (!combine) return;
   cudaSetDevice(combine->device);
   cudaDeviceSynchronize();
+  if (combine->matrix) dt_comm_free(combine->config.comm, combine->matrix);
   dt_comm_free(combine->config.comm, combine->control);
   dt_comm_free(combine->config.comm, combine->buffer);
   release_memory(combine);
   free(combine);
-}
-
-/* Rows that fit here and at every peer. */
-static dt_status check_rows(const dt_combine *c, const dt_plan *plan, const int32_t *counts) {
-  const int32_t ranks = c->params.ranks, experts = ranks * c->config.experts_per_rank;
-  if (plan->rows > c->config.rows_max)
-    return dt_fail(DT_ERR_CAPACITY, "counts: %lld rows of local experts; rows_max is %lld", (long long)plan->rows,
-                   (long long)c->config.rows_max);
-  for (int32_t r = 0; r < ranks; r++) {
-    int64_t rows = 0;
-    for (int32_t g = 0; g < experts; g++) rows += counts[(int64_t)r * experts + g];
-    const int64_t most = (int64_t)(dt_window_bytes(c->buffer, r) / (size_t)c->params.row_bytes);
-    if (rows > most)
-      return dt_fail(DT_ERR_CAPACITY, "counts: %lld rows of rank %d; its combine_rows_max is %lld", (long long)rows, r,
-                     (long long)most);
-  }
-  return DT_OK;
-}
-
-dt_status dt_combine_set_counts(dt_combine *c, const int32_t *counts) {
-  c->has_counts = 0;
-  dt_plan_config config;
-  dt_plan_config_init(&config);
-  config.ranks = c->params.ranks;
-  config.rank = c->params.rank;
-  config.experts_per_rank = c->config.experts_per_rank;
-  config.tile_m = DT_TILE_M;
-  config.layout = DT_LAYOUT_PACKED;
-  config.order = DT_ORDER_NATURAL; /* the order in which the GEMM's table has its units */
-  config.segment_bands = c->config.segment_bands;
-  dt_plan *plan = NULL;
-  dt_combine_tables tables = {0};
-  dt_status status = dt_plan_create(&config, counts, &plan);
-  if (!status) status = check_rows(c, plan, counts);
-  if (!status) status = dt_combine_tables_create(plan, c->params.row_bytes, &tables);
-  if (!status) status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
-  if (!status && tables.chunk_count > c->chunks_max) {
-    cudaFree(c->chunks);
-    c->chunks = NULL;
-    c->chunks_max = 0;
-    status = device_memory((void **)&c->chunks, (size_t)tables.chunk_count * sizeof *c->chunks, "chunks");
-    if (!status) c->chunks_max = tables.chunk_count;
-  }
-  if (!status) {
-    const struct {
-      void *to;
-      const void *from;
-      size_t bytes;
-    } copies[] = {{c->counts, tables.expert_rows, (size_t)config.experts_per_rank * sizeof *tables.expert_rows},
-                  {c->active, tables.expert_rows, (size_t)config.experts_per_rank * sizeof *tables.expert_rows},
-                  {c->band_rows, tables.band_rows, (size_t)plan->band_count * sizeof *tables.band_rows},
-                  {c->staged, tables.staged, (size_t)plan->rows * sizeof *tables.staged},
-                  {c->direct, tables.direct, (size_t)plan->rows * sizeof *tables.direct},
-                  {c->chunks, tables.chunks, (size_t)tables.chunk_count * sizeof *tables.chunks}};
-    cudaError_t error = cudaSuccess;
-    for (size_t i = 0; i < sizeof copies / sizeof *copies && error == cudaSuccess; i++)
-      if (copies[i].bytes) error = cudaMemcpy(copies[i].to, copies[i].from, copies[i].bytes, cudaMemcpyHostToDevice);
-    status = dt_cuda_check(error, "tables");
-  }
-  if (!status) {
-    c->params.bands = plan->band_count;
-    c->params.chunks = tables.chunk_count;
-    c->params.chunks_of = c->chunks;
-    c->has_counts = 1;
-  }
-  dt_combine_tables_destroy(&tables);
-  dt_plan_destroy(plan);
-  return status;
-}
-
-static int32_t signal_raster(const dt_combine *c) {
-  return c->config.raster_bands ? c->config.raster_bands : 4;
 }
 
 /* Rows of this rank's experts to their places; `direct`: also those of others. */
@@ -270,12 +194,12 @@ static dt_status queue_gemm(dt_combine *c, int sms, int direct, uint32_t *ready,
   dt_cuda_gemm gemm = describe(c, sms);
   gemm.a = a;
   gemm.b = b;
-  gemm.row_target = direct ? c->direct : c->staged;
+  gemm.row_target = direct ? c->params.tables.direct : c->params.tables.staged;
   gemm.owners = direct ? c->params.ranks : 2;
   if (direct) {
     for (int32_t r = 0; r < c->params.ranks; r++) {
       gemm.owner_out[r] = c->params.buffers[r];
-      gemm.owner_rows[r] = (int64_t)(dt_window_bytes(c->buffer, r) / (size_t)c->params.row_bytes);
+      gemm.owner_rows[r] = c->params.buffer_rows[r];
     }
   } else {
     gemm.owner_out[DT_COMBINE_OWN] = c->params.buffers[c->params.rank];
@@ -284,7 +208,7 @@ static dt_status queue_gemm(dt_combine *c, int sms, int direct, uint32_t *ready,
     gemm.owner_rows[DT_COMBINE_STAGING] = c->config.rows_max;
   }
   gemm.ready = ready;
-  if (ready) gemm.raster_bands = signal_raster(c);
+  if (ready) gemm.raster_bands = dt_combine_raster(&c->config);
   return dt_cuda_grouped_gemm(&gemm, c->workspace, stream);
 }
 
@@ -293,7 +217,7 @@ static dt_status run_signal(dt_combine *c, const void *a, const void *b, cudaStr
   if (!status) status = dt_cuda_check(cudaStreamWaitEvent(c->side, c->entered, 0), "event");
   if (!status) status = dt_cuda_check(dt_combine_send_launch(&c->params, c->config.consumers, 1, c->side), "consumers");
   if (!status) status = dt_cuda_check(cudaEventRecord(c->sent, c->side), "event");
-  if (!status) status = queue_gemm(c, c->sms - c->config.consumers, 0, c->ready, a, b, stream);
+  if (!status) status = queue_gemm(c, c->sms - c->config.consumers, 0, c->params.ready, a, b, stream);
   return status ? status : dt_cuda_check(cudaStreamWaitEvent(stream, c->sent, 0), "event");
 }
 
@@ -303,9 +227,10 @@ dt_status dt_combine_run(dt_combine *c, dt_combine_mode mode, const void *a, con
     return dt_fail(DT_ERR_ARGUMENT, "mode: %d; bulk, signal or direct allowed", (int)mode);
   dt_status status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
   if (!status) status = dt_cuda_check(dt_combine_enter_launch(&c->params, stream), "entry");
+  if (!status && c->params.own_counts) status = dt_combine_queue_plan(c, mode, stream);
   if (status) return status;
   if (mode == DT_COMBINE_SIGNAL) return run_signal(c, a, b, stream);
-  status = queue_gemm(c, 0, mode == DT_COMBINE_DIRECT, NULL, a, b, stream);
+  status = queue_gemm(c, c->sms, mode == DT_COMBINE_DIRECT, NULL, a, b, stream);
   if (status) return status;
   if (mode == DT_COMBINE_DIRECT) return dt_cuda_check(dt_combine_leave_launch(&c->params, stream), "exit");
   return dt_cuda_check(dt_combine_send_launch(&c->params, c->sms / 2 * 2, 0, stream), "put");
@@ -313,11 +238,57 @@ dt_status dt_combine_run(dt_combine *c, dt_combine_mode mode, const void *a, con
 
 dt_status dt_combine_run_gemm(dt_combine *c, int reserve, const void *a, const void *b, void *stream) {
   if (!c->has_counts) return dt_fail(DT_ERR_ARGUMENT, "counts: not set; dt_combine_set_counts comes first");
-  dt_cuda_gemm gemm = describe(c, reserve ? c->sms - c->config.consumers : 0);
-  if (reserve) gemm.raster_bands = signal_raster(c);
+  dt_cuda_gemm gemm = describe(c, reserve ? c->sms - c->config.consumers : c->sms);
+  if (reserve) gemm.raster_bands = dt_combine_raster(&c->config);
   gemm.a = a;
   gemm.b = b;
   return dt_cuda_grouped_gemm(&gemm, c->workspace, stream);
+}
+
+dt_status dt_combine_reduce(dt_combine *c, const float *weights, const int32_t *row_of_slot, int64_t tokens,
+                            int32_t top_k, void *out, void *stream) {
+  if (tokens < 0) return dt_fail(DT_ERR_ARGUMENT, "tokens: %lld; 0 or more allowed", (long long)tokens);
+  if (top_k < 1) return dt_fail(DT_ERR_ARGUMENT, "top_k: %d; 1 or more allowed", top_k);
+  if (tokens == 0) return DT_OK;
+  if (weights == NULL || row_of_slot == NULL) return dt_fail(DT_ERR_ARGUMENT, "weights, row_of_slot: NULL");
+  if (out == NULL || (uintptr_t)out % 16 != 0)
+    return dt_fail(DT_ERR_ARGUMENT, "out: %p; a device pointer aligned to 16 allowed", out);
+  const dt_combine_reduction reduction = {.weights = weights,
+                                          .row_of_slot = row_of_slot,
+                                          .buffer = dt_window_local(c->buffer),
+                                          .out = out,
+                                          .tokens = tokens,
+                                          .columns = c->config.n,
+                                          .top_k = top_k};
+  dt_status status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
+  return status ? status : dt_cuda_check(dt_combine_reduce_launch(&reduction, c->sms, stream), "reduction");
+}
+
+dt_status dt_combine_set_epoch(dt_combine *c, uint32_t epoch) {
+  dt_combine_slot *slots = dt_window_local(c->control);
+  cudaError_t error = cudaSetDevice(c->device);
+  if (error == cudaSuccess) error = cudaMemcpy(&c->state->epoch, &epoch, sizeof epoch, cudaMemcpyHostToDevice);
+  for (int32_t r = 0; r < c->params.ranks && error == cudaSuccess; r++) {
+    const dt_combine_slot slot = {.entered = epoch, .arrived = epoch};
+    error = cudaMemcpy(&slots[r], &slot, sizeof slot, cudaMemcpyHostToDevice);
+  }
+  return dt_cuda_check(error, "epoch");
+}
+
+void dt_combine_set_fault(dt_combine *c, dt_combine_fault fault) {
+  c->params.fault = (int32_t)fault;
+}
+
+static dt_status plan_failure(const dt_combine *c, uint32_t error) {
+  switch (error) {
+  case DT_DEVICE_PLAN_ERROR_COUNTS:
+    return dt_fail(DT_ERR_INPUT, "rank %d, combine: counts: negative, or 2^31 rows or more", c->params.rank);
+  case DT_DEVICE_PLAN_ERROR_CAPACITY:
+    return dt_fail(DT_ERR_CAPACITY, "rank %d, combine: counts: more rows of local experts than rows_max, %lld",
+                   c->params.rank, (long long)c->config.rows_max);
+  default:
+    return dt_fail(DT_ERR_INTERNAL, "rank %d, combine: plan: error %u", c->params.rank, error);
+  }
 }
 
 dt_status dt_combine_check(dt_combine *c, void *stream) {
@@ -343,6 +314,11 @@ dt_status dt_combine_check(dt_combine *c, void *stream) {
                    state.index, state.expected, state.seen, limit_s);
   case DT_COMBINE_ERROR_PEER:
     return dt_fail(DT_ERR_PEER, "rank %d, combine: rank %d gave up", c->params.rank, state.index);
+  case DT_COMBINE_ERROR_PLAN:
+    return plan_failure(c, state.seen);
+  case DT_COMBINE_ERROR_BUFFER:
+    return dt_fail(DT_ERR_CAPACITY, "rank %d, combine: counts: %u rows of rank %d; its combine_rows_max is %u",
+                   c->params.rank, state.seen, state.index, state.expected);
   default:
     return dt_fail(DT_ERR_INTERNAL, "rank %d, combine: error %u", c->params.rank, state.error);
   }

@@ -1,29 +1,7 @@
 /* The combine operator's kernels beside the GEMM: entry, put, exit. Every wait is bounded; whoever gives up says so to
  * its peers and publishes no arrival. Pairs of the memory order are named at both ends. */
-#include "cuda/combine_kernels.h"
-#include "cuda/ptx.cuh"
+#include "cuda/combine_device.cuh"
 
-DT_DEVICE uint32_t dt_acquire_sys(const uint32_t *word) {
-  uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-  return value;
-}
-DT_DEVICE uint32_t dt_acquire_gpu(const uint32_t *word) {
-  uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-  return value;
-}
-DT_DEVICE void dt_fence_sys() {
-  asm volatile("fence.acq_rel.sys;" ::: "memory");
-}
-DT_DEVICE void dt_release_sys(uint32_t *word, uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-DT_DEVICE uint32_t dt_add_acq_rel(uint32_t *word, uint32_t value) {
-  uint32_t old;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(word), "r"(value) : "memory");
-  return old;
-}
 DT_DEVICE uint4 dt_load_staging(const uint4 *from) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -33,25 +11,15 @@ DT_DEVICE uint4 dt_load_staging(const uint4 *from) {
   return v;
 }
 
-DT_DEVICE void dt_combine_fail(const dt_combine_params &p, uint32_t error, int32_t index, uint32_t expected,
-                               uint32_t seen) {
-  if (atomicCAS(&p.state->error, (uint32_t)DT_COMBINE_ERROR_NONE, error) != DT_COMBINE_ERROR_NONE) return;
-  p.state->index = index;
-  p.state->expected = expected;
-  p.state->seen = seen;
-}
-DT_DEVICE bool dt_combine_failed(const dt_combine_params &p) {
-  return *(volatile uint32_t *)&p.state->error != DT_COMBINE_ERROR_NONE;
-}
-
 /* Until `peer` has put `epoch` into a word of its slot. Acquire: pairs with dt_release_sys of the peer. */
 DT_DEVICE void dt_combine_await(const dt_combine_params &p, int32_t peer, const uint32_t *word, uint32_t epoch,
                                 uint32_t error) {
   const uint32_t start = dt_time_us();
   for (;;) {
+    const bool gave_up = dt_acquire_sys(&p.slots[peer].failed) != 0; /* what it published before comes first */
     const uint32_t seen = dt_acquire_sys(word);
     if ((int32_t)(seen - epoch) >= 0) return;
-    if (dt_acquire_sys(&p.slots[peer].failed) == epoch) return dt_combine_fail(p, DT_COMBINE_ERROR_PEER, peer, 0, 0);
+    if (gave_up) return dt_combine_fail(p, DT_COMBINE_ERROR_PEER, peer, 0, 0);
     if (dt_combine_failed(p)) return;
     if (dt_time_us() - start > p.timeout_us) return dt_combine_fail(p, error, peer, epoch, seen);
   }
@@ -66,15 +34,23 @@ DT_DEVICE void dt_combine_close(const dt_combine_params &p) {
   if (peer >= p.ranks || peer == p.rank) return;
   const uint32_t epoch = p.state->epoch;
   dt_fence_sys();
-  if (dt_combine_failed(p)) return dt_release_sys(&p.peer_slot[peer]->failed, epoch);
+  if (dt_combine_failed(p)) return dt_release_sys(&p.peer_slot[peer]->failed, 1);
   dt_release_sys(&p.peer_slot[peer]->arrived, epoch);
   dt_combine_await(p, peer, &p.slots[peer].arrived, epoch, DT_COMBINE_ERROR_ARRIVAL);
 }
 
 __global__ void dt_combine_enter_kernel(const dt_combine_params p) {
-  const int32_t thread = (int32_t)threadIdx.x;
+  const int32_t thread = (int32_t)threadIdx.x, threads = (int32_t)blockDim.x;
   const uint32_t epoch = p.state->epoch + 1;
-  for (int32_t i = thread; i < p.bands; i += (int32_t)blockDim.x) p.ready[i] = 0;
+  const int32_t bands = p.tables.sizes->bands; /* of the run before, which may have counted them */
+  for (int32_t i = thread; i < bands; i += threads)
+    p.ready[i] = p.fault == DT_COMBINE_FAULT_READY ? INT32_MAX : 0;
+  if (p.own_counts != NULL) {
+    /* No peer still reads the last counts: its rows of the last epoch have arrived here. */
+    const int32_t width = p.ranks * p.experts;
+    for (int32_t i = thread; i < p.ranks * width; i += threads)
+      p.matrix[i / width][p.rank * width + i % width] = p.own_counts[i % width];
+  }
   __syncthreads();
   if (thread == 0) {
     p.state->epoch = epoch;
@@ -82,27 +58,31 @@ __global__ void dt_combine_enter_kernel(const dt_combine_params p) {
   }
   if (thread < p.ranks && thread != p.rank) {
     if (dt_combine_failed(p)) {
-      dt_release_sys(&p.peer_slot[thread]->failed, epoch);
+      dt_release_sys(&p.peer_slot[thread]->failed, 1);
     } else {
-      /* Release: what the stream did with the buffer before is done. */
+      /* Release: what the stream did with the buffer before is done; this block's counts. */
+      dt_fence_sys();
       dt_release_sys(&p.peer_slot[thread]->entered, epoch);
+      if (p.fault == DT_COMBINE_FAULT_ARRIVED) dt_release_sys(&p.peer_slot[thread]->arrived, epoch);
       dt_combine_await(p, thread, &p.slots[thread].entered, epoch, DT_COMBINE_ERROR_ENTRY);
     }
   }
   __syncthreads();
   /* Not before the ranks have met: a GEMM that waits would keep multiprocessors from what a peer may depend on. */
   dt_grid_launch();
+  if (p.own_counts != NULL) return; /* the plan says how many rows there are */
   const bool failed = dt_combine_failed(p);
-  for (int32_t i = thread; i < p.experts; i += (int32_t)blockDim.x) p.active[i] = failed ? 0 : p.counts[i];
+  for (int32_t i = thread; i < p.experts; i += threads) p.tables.active[i] = failed ? 0 : p.tables.counts[i];
 }
 
 /* Until all tiles of the chunk's bands are stored. One thread. Acquire: pairs with the GEMM's release of each tile. */
 DT_DEVICE void dt_combine_await_bands(const dt_combine_params &p, const dt_combine_chunk &chunk) {
   const uint32_t start = dt_time_us();
   for (int32_t band = chunk.first_band; band < chunk.first_band + chunk.bands; band++) {
-    const uint32_t target = (uint32_t)p.band_rows[band] * p.band_parts;
+    const uint32_t target = (uint32_t)p.tables.band_rows[band] * p.band_parts;
+    const uint32_t *counter = p.ready + p.tables.band_slot[band];
     for (;;) {
-      const uint32_t seen = dt_acquire_gpu(p.ready + band);
+      const uint32_t seen = dt_acquire_gpu(counter);
       if (seen >= target || dt_combine_failed(p)) break;
       if (dt_time_us() - start > p.timeout_us) return dt_combine_fail(p, DT_COMBINE_ERROR_READY, band, target, seen);
     }
@@ -132,9 +112,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(DT_COMBINE_THREADS, 
   if (!WaitReady) dt_grid_wait(); /* for the GEMM before it on the stream */
   if (threadIdx.x == 0) stop = dt_combine_failed(p);
   __syncthreads();
+  const int32_t chunks = p.tables.sizes->chunks;
   int32_t known_band = -1, known_bands = 0; /* waited for before */
-  for (int32_t i = (int32_t)blockIdx.x; i < p.chunks && !stop; i += (int32_t)gridDim.x) {
-    const dt_combine_chunk chunk = p.chunks_of[i];
+  for (int32_t i = (int32_t)blockIdx.x; i < chunks && !stop; i += (int32_t)gridDim.x) {
+    const dt_combine_chunk chunk = p.tables.chunks[i];
     if (WaitReady && (chunk.first_band != known_band || chunk.bands != known_bands)) {
       known_band = chunk.first_band;
       known_bands = chunk.bands;
@@ -169,34 +150,18 @@ extern "C" cudaError_t dt_combine_enter_launch(const dt_combine_params *params, 
   return cudaGetLastError();
 }
 
-/* Launches `kernel` so that it may come before the kernel ahead of it has ended, for which it waits itself. */
-static cudaError_t dt_launch_early(void (*kernel)(const dt_combine_params), const dt_combine_params *params, int ctas,
-                                   int threads, size_t shared, cudaStream_t stream) {
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)ctas, 1, 1);
-  config.blockDim = dim3((unsigned)threads, 1, 1);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, *params);
-}
-
 extern "C" cudaError_t dt_combine_send_launch(const dt_combine_params *params, int ctas, int wait_ready,
                                               cudaStream_t stream) {
   /* More than half of a multiprocessor's, so that each block has one alone and none shares with the GEMM. */
   enum { SHARED = 120 * 1024 };
-  void (*kernel)(const dt_combine_params) = wait_ready ? dt_combine_send_kernel<true> : dt_combine_send_kernel<false>;
+  void (*kernel)(dt_combine_params) = wait_ready ? dt_combine_send_kernel<true> : dt_combine_send_kernel<false>;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
   if (error != cudaSuccess) return error;
-  if (!wait_ready) return dt_launch_early(kernel, params, ctas, DT_COMBINE_THREADS, SHARED, stream);
+  if (!wait_ready) return dt_launch_early(kernel, *params, ctas, DT_COMBINE_THREADS, SHARED, stream);
   kernel<<<ctas, DT_COMBINE_THREADS, SHARED, stream>>>(*params);
   return cudaGetLastError();
 }
 
 extern "C" cudaError_t dt_combine_leave_launch(const dt_combine_params *params, cudaStream_t stream) {
-  return dt_launch_early(dt_combine_leave_kernel, params, 1, 32, 0, stream);
+  return dt_launch_early<dt_combine_params>(dt_combine_leave_kernel, *params, 1, 32, 0, stream);
 }

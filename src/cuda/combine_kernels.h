@@ -18,7 +18,7 @@ typedef struct dt_combine_slot {
   uint32_t fill_0[7];
   uint32_t arrived; /* epoch whose rows are all in the reader's buffer */
   uint32_t fill_1[7];
-  uint32_t failed; /* epoch in which the writer gave up */
+  uint32_t failed; /* not 0: the writer gave up, for good */
   uint32_t fill_2[15];
 } dt_combine_slot;
 
@@ -28,7 +28,9 @@ typedef enum dt_combine_error {
   DT_COMBINE_ERROR_READY = 2,   /* a band did not become ready */
   DT_COMBINE_ERROR_ARRIVAL = 3, /* a peer's rows did not arrive */
   DT_COMBINE_ERROR_PEER = 4,    /* a peer gave up */
-  DT_COMBINE_ERROR_GEMM = 5     /* the GEMM's workspace says why */
+  DT_COMBINE_ERROR_GEMM = 5,    /* the GEMM's workspace says why */
+  DT_COMBINE_ERROR_PLAN = 6,    /* seen: a dt_device_plan_error */
+  DT_COMBINE_ERROR_BUFFER = 7   /* index: a rank whose buffer holds `expected` rows, not `seen` */
 } dt_combine_error;
 
 /* This rank's state, device memory. The first error stays. */
@@ -47,24 +49,53 @@ typedef struct dt_combine_chunk {
   int32_t bands, fill;
 } dt_combine_chunk;
 
+/* Owners of `staged`: where the GEMM puts rows that another rank owns. */
+enum { DT_COMBINE_OWN = 0, DT_COMBINE_STAGING = 1 };
+/* The target of a padded row: no owner has this number. */
+#define DT_COMBINE_NOWHERE UINT64_MAX
+
+typedef struct dt_combine_sizes {
+  int32_t bands, chunks;
+} dt_combine_sizes;
+
+/* The plan as the kernels need it: made on the host (combine_tables.c) or on the device (combine_plan.cu). */
+typedef struct dt_combine_device_tables {
+  dt_combine_sizes *sizes;
+  int32_t *counts;           /* [experts] memory rows of each; only by the host */
+  int32_t *active;           /* [experts] what the GEMM reads: counts, or 0 after an error */
+  int32_t *remote_rows;      /* [experts] those of other ranks, padding included */
+  int32_t *band_rows;        /* [bands] rows that the GEMM multiplies */
+  int32_t *band_slot;        /* [bands] place of its counter in `ready` */
+  uint64_t *staged, *direct; /* [rows], owner << 32 | row: own rows to the buffer and others' to the staging; all rows
+                                to their owners' buffers */
+  dt_combine_chunk *chunks;  /* in segment order */
+} dt_combine_device_tables;
+
+/* Makes a fault, for tests that must see it. */
+typedef enum dt_combine_fault {
+  DT_COMBINE_FAULT_NONE = 0,
+  DT_COMBINE_FAULT_ARRIVED = 1, /* publishes the arrival of rows before they are stored */
+  DT_COMBINE_FAULT_READY = 2    /* bands count as ready before they are stored */
+} dt_combine_fault;
+
 typedef struct dt_combine_params {
-  int32_t rank, ranks, experts, bands, chunks;
+  int32_t rank, ranks, experts, fault;
   uint32_t timeout_us, band_parts; /* band_parts: what a row adds to its band's counter, 2 * ceil(n / 256) */
   int64_t row_bytes;
   dt_combine_state *state;
   const uint32_t *gemm_error;                   /* in the GEMM's workspace */
   dt_combine_slot *slots;                       /* own, [ranks] by writer */
   dt_combine_slot *peer_slot[DT_COMBINE_RANKS]; /* this rank's slot at each peer */
+  const int32_t *own_counts;                    /* NULL: the plan is the host's. Else [ranks*experts], this rank's */
+  int32_t *matrix[DT_COMBINE_RANKS];            /* [ranks][ranks*experts] at every rank: one writer a row */
   uint8_t *buffers[DT_COMBINE_RANKS];           /* combine buffers */
+  int64_t buffer_rows[DT_COMBINE_RANKS];
   const uint8_t *staging;
-  const int32_t *counts;    /* [experts] rows */
-  int32_t *active;          /* [experts] what the GEMM reads: counts, or 0 after an error */
-  uint32_t *ready;          /* [bands] */
-  const int32_t *band_rows; /* [bands] */
-  const dt_combine_chunk *chunks_of;
+  uint32_t *ready; /* [bands] */
+  dt_combine_device_tables tables;
 } dt_combine_params;
 
-/* Opens the epoch: clears the counters, tells every peer, waits for every peer. */
+/* Opens the epoch: clears the counters, tells every peer (with own_counts: also those), waits for every peer. */
 cudaError_t dt_combine_enter_launch(const dt_combine_params *params, cudaStream_t stream);
 /* `ctas` (even) put all chunks, waiting for their bands if wait_ready; the last to end closes the epoch. */
 cudaError_t dt_combine_send_launch(const dt_combine_params *params, int ctas, int wait_ready, cudaStream_t stream);

@@ -4,23 +4,44 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "tile_table.h"
 
-static int32_t rows_of_chunk(int64_t row_bytes) {
+int32_t dt_combine_chunk_rows(int64_t row_bytes) {
   return row_bytes >= DT_COMBINE_CHUNK_BYTES ? 1 : (int32_t)(DT_COMBINE_CHUNK_BYTES / row_bytes);
 }
 
+/* Memory rows of a group or an expert. */
+static int32_t padded(const dt_plan *plan, int64_t rows) {
+  return plan->config.layout == DT_LAYOUT_ALIGNED ? dt_bands((int32_t)rows) * DT_TILE_M : (int32_t)rows;
+}
+
 static void fill_targets(const dt_plan *plan, dt_combine_tables *t) {
+  for (int64_t row = 0; row < plan->rows; row++) t->direct[row] = t->staged[row] = DT_COMBINE_NOWHERE;
   for (int32_t g = 0; g < plan->group_count; g++) {
     const dt_group *group = &plan->groups[g];
-    t->expert_rows[group->expert] += (int32_t)group->rows;
+    const int own = group->owner == plan->config.rank;
+    t->expert_rows[group->expert] += own ? (int32_t)group->rows : padded(plan, group->rows);
+    if (!own) t->remote_rows[group->expert] += padded(plan, group->rows);
     for (int64_t i = 0; i < group->rows; i++) {
       const uint64_t row = (uint64_t)(group->row + i), at = (uint64_t)(group->dst_row + i);
       t->direct[row] = (uint64_t)group->owner << 32 | at;
-      t->staged[row] = group->owner == plan->config.rank ? (uint64_t)DT_COMBINE_OWN << 32 | at
-                                                         : (uint64_t)DT_COMBINE_STAGING << 32 | row;
+      t->staged[row] = own ? (uint64_t)DT_COMBINE_OWN << 32 | at : (uint64_t)DT_COMBINE_STAGING << 32 | row;
     }
   }
-  for (int32_t b = 0; b < plan->band_count; b++) t->band_rows[b] = plan->bands[b].rows;
+  for (int32_t e = 0; e < plan->config.experts_per_rank; e++) t->expert_rows[e] = padded(plan, t->expert_rows[e]);
+}
+
+/* The counters come in the order of the bands, but for short ones (tile_table.h). */
+static void fill_bands(const dt_plan *plan, int32_t raster_bands, dt_combine_tables *t) {
+  int32_t first = 0; /* paced: experts follow one another, each at its first band's place */
+  for (int32_t at = 0; at < plan->band_count; at++) {
+    const int32_t band = plan->band_order[at], e = plan->bands[band].expert;
+    if (at > 0 && e != plan->bands[plan->band_order[at - 1]].expert) first = at;
+    const dt_run run = {.rows = t->expert_rows[e], .remote = dt_remote_bands(t->expert_rows[e], t->remote_rows[e])};
+    t->band_rows[band] = padded(plan, plan->bands[band].rows);
+    t->band_slot[band] =
+        plan->config.order == DT_ORDER_PACED ? first + dt_run_place(&run, raster_bands, at - first) : at;
+  }
 }
 
 static void fill_chunks(const dt_plan *plan, int32_t most, dt_combine_tables *t) {
@@ -38,30 +59,36 @@ static void fill_chunks(const dt_plan *plan, int32_t most, dt_combine_tables *t)
   }
 }
 
-dt_status dt_combine_tables_create(const dt_plan *plan, int64_t row_bytes, dt_combine_tables *tables) {
-  const int32_t most = rows_of_chunk(row_bytes);
+dt_status dt_combine_tables_create(const dt_plan *plan, int64_t row_bytes, int32_t raster_bands,
+                                   dt_combine_tables *tables) {
+  const int32_t most = dt_combine_chunk_rows(row_bytes);
   int64_t chunks = 0;
   for (int32_t s = 0; s < plan->segment_count; s++) chunks += (plan->segments[s].rows + most - 1) / most;
   if (chunks > INT32_MAX) return dt_fail(DT_ERR_CAPACITY, "counts: %lld chunks to put", (long long)chunks);
-  const size_t rows = (size_t)plan->rows + 1;
+  const size_t rows = (size_t)plan->rows + 1, experts = (size_t)plan->config.experts_per_rank,
+               bands = (size_t)plan->band_count + 1;
   dt_combine_tables t = {
-      .expert_rows = calloc((size_t)plan->config.experts_per_rank, sizeof *t.expert_rows),
-      .band_rows = calloc((size_t)plan->band_count + 1, sizeof *t.band_rows),
+      .expert_rows = calloc(experts, sizeof *t.expert_rows),
+      .remote_rows = calloc(experts, sizeof *t.remote_rows),
+      .band_rows = calloc(bands, sizeof *t.band_rows),
+      .band_slot = calloc(bands, sizeof *t.band_slot),
       .staged = calloc(rows, sizeof *t.staged),
       .direct = calloc(rows, sizeof *t.direct),
       .chunks = calloc((size_t)chunks + 1, sizeof *t.chunks),
   };
-  if (!t.expert_rows || !t.band_rows || !t.staged || !t.direct || !t.chunks) {
+  if (!t.expert_rows || !t.remote_rows || !t.band_rows || !t.band_slot || !t.staged || !t.direct || !t.chunks) {
     dt_combine_tables_destroy(&t);
     return dt_fail(DT_ERR_MEMORY, "tables: %zu rows", rows);
   }
   fill_targets(plan, &t);
+  fill_bands(plan, raster_bands, &t);
   fill_chunks(plan, most, &t);
   *tables = t;
   return DT_OK;
 }
 
 void dt_combine_tables_destroy(dt_combine_tables *t) {
-  free(t->expert_rows), free(t->band_rows), free(t->staged), free(t->direct), free(t->chunks);
+  free(t->expert_rows), free(t->remote_rows), free(t->band_rows), free(t->band_slot);
+  free(t->staged), free(t->direct), free(t->chunks);
   memset(t, 0, sizeof *t);
 }

@@ -1,261 +1,563 @@
-/* Checks the combine operator on two GPUs: every mode on shapes from one row up, with tails, empty experts and ranks
- * without rows, bit by bit against a grouped GEMM of each rank whose rows the host puts where the plan says. Buffers
- * are poisoned and the working memory holds another product's rows. Then rounds without a pause between them, and a
- * rank that does not come. Exit code 77 without two Hopper GPUs.
+/* Checks the combine operator: every mode in every order and both layouts, with counts of the host and counts on the
+ * device, on shapes from one row up, with tails, empty experts and ranks without rows, bit by bit against a grouped
+ * GEMM of each rank (packed, natural) whose rows the host puts where the plan says. Buffers are poisoned to their end,
+ * the working memory holds another product's rows, padded rows hold NaN. Then captured runs with changing counts,
+ * rounds without a pause between them, several ranks on a GPU, and a rank that does not come.
+ *
+ *   check_combine [--quick]
+ *
+ * Two GPUs; on one, all ranks share it. Exit code 77 without a Hopper GPU.
  */
 #include <draintile/combine.h>
 #include <draintile/gemm.h>
 #include <draintile/plan.h>
 
-#include <cuda_runtime_api.h>
+#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "combine_support.h"
 #include "core/random.h"
+#include "cuda/combine_handle.h"
+#include "cuda/combine_tables.h"
 
-enum { RANKS = 2, BACK_TO_BACK = 200 };
+enum { RANKS_MAX = 4, SETS = 2, GUARD = 2, ROUNDS = 40, REPLAYS = 5, REDUCED = 48, TOP_K = 5 };
 
-typedef struct shape {
+/* How the counts come. */
+typedef enum filling {
+  ROUTED = 0,
+  BARE = 1,       /* as routed, but the last rank's experts get no rows */
+  SILENT = 2,     /* rank 1 has no tokens, all go to rank 0's experts */
+  ONE_EXPERT = 3, /* one expert gets everything */
+  UNEVEN = 4,     /* rows of each expert 162, 0, 2577, 446, 0, 83 */
+  FEW = 5         /* 5 tokens, top 2 */
+} filling;
+
+typedef struct problem {
+  int32_t ranks;
   int64_t rows, n, k;
   int32_t experts;
   dt_combine_router router;
-  int32_t consumers, segment_bands;
-  int32_t bare; /* a rank whose experts get no rows; -1: none */
-} shape;
-static const shape shapes[] = {
-    {2, 256, 64, 1, DT_ROUTER_BALANCED, 2, 1, -1},       {2, 8, 8, 2, DT_ROUTER_CROSSED, 2, 1, -1},
-    {300, 264, 72, 3, DT_ROUTER_MODERATE, 4, 1, -1},     {1000, 1000, 200, 7, DT_ROUTER_STRESS, 2, 2, 1},
-    {2000, 2056, 136, 16, DT_ROUTER_MODERATE, 8, 1, 0},  {4096, 4096, 512, 4, DT_ROUTER_BALANCED, 16, 2, -1},
-    {4096, 2048, 768, 64, DT_ROUTER_STRESS, 24, 1, -1},  {6000, 7168, 256, 8, DT_ROUTER_CROSSED, 12, 1, -1},
-    {8192, 8192, 1024, 8, DT_ROUTER_MODERATE, 16, 1, -1}};
+  filling filling;
+  int32_t consumers, segment_bands, brief; /* brief: two of the six variants */
+} problem;
+static const problem problems[] = {{2, 2, 256, 64, 1, DT_ROUTER_BALANCED, ROUTED, 2, 1, 0},
+                                   {2, 2, 8, 8, 2, DT_ROUTER_CROSSED, ROUTED, 2, 1, 0},
+                                   {2, 300, 264, 72, 3, DT_ROUTER_MODERATE, ROUTED, 4, 1, 0},
+                                   {2, 1000, 1000, 200, 7, DT_ROUTER_STRESS, BARE, 2, 2, 0},
+                                   {2, 2000, 2056, 136, 16, DT_ROUTER_MODERATE, ROUTED, 8, 1, 0},
+                                   {2, 4096, 2048, 256, 4, DT_ROUTER_BALANCED, ROUTED, 16, 2, 0},
+                                   {2, 4096, 2048, 768, 64, DT_ROUTER_STRESS, ROUTED, 24, 1, 1},
+                                   {2, 8192, 8192, 512, 8, DT_ROUTER_CROSSED, ROUTED, 16, 1, 1},
+                                   /* of cases.md: 5, 6, 8, 9 */
+                                   {2, 1634, 2048, 768, 6, DT_ROUTER_BALANCED, UNEVEN, 8, 1, 0},
+                                   {2, 700, 512, 128, 4, DT_ROUTER_BALANCED, SILENT, 4, 1, 0},
+                                   {2, 700, 512, 128, 4, DT_ROUTER_BALANCED, ONE_EXPERT, 4, 3, 0},
+                                   {2, 128, 512, 128, 8, DT_ROUTER_BALANCED, ROUTED, 4, 1, 1},
+                                   {2, 40, 512, 128, 8, DT_ROUTER_BALANCED, ROUTED, 4, 1, 1},
+                                   {2, 10, 512, 128, 128, DT_ROUTER_BALANCED, FEW, 4, 1, 1},
+                                   {2, 3000, 256, 64, 256, DT_ROUTER_MODERATE, ROUTED, 8, 1, 0},
+                                   {2, 1200, 384, 96, 33, DT_ROUTER_MODERATE, ROUTED, 8, 1, 0},
+                                   /* several ranks on a GPU */
+                                   {1, 900, 512, 128, 5, DT_ROUTER_BALANCED, ROUTED, 4, 1, 0},
+                                   {3, 900, 520, 136, 5, DT_ROUTER_MODERATE, ROUTED, 4, 1, 0},
+                                   {4, 1500, 1024, 192, 6, DT_ROUTER_STRESS, ROUTED, 4, 2, 0}};
 static const char *const mode_names[] = {"bulk", "signal", "direct"};
 
 typedef struct rank {
   pthread_t thread;
-  int32_t rank;
+  int32_t rank, device, sms;
   dt_comm *control, *comm;
-  const shape *shape;
-  const int32_t *counts;
-  int absent;          /* makes the operator, then stays away */
-  uint16_t *packed;    /* host: this rank's product */
-  uint16_t *buffer[3]; /* host: its buffer after each mode */
-  dt_plan *plan;
+  const problem *problem;
+  const int32_t *counts[SETS];
+  int absent; /* makes the operator, then stays away */
+  /* Of each set of counts */
+  dt_plan *plan[SETS];      /* packed, natural */
+  uint16_t *product[SETS];  /* host, packed */
+  uint16_t *expected[SETS]; /* device: [combine_rows_max][n], poison where no row belongs */
+  uint16_t *a[SETS];        /* device, in the variant's layout */
+  uint16_t *b;
+  int64_t rows_max, combine_rows_max;
+  unsigned long long *wrong; /* device */
+  cudaStream_t stream;
+  dt_combine *combine;
+  dt_layout layout;
+  dt_order order;
+  char where[64]; /* what was found wrong first */
+  unsigned long long words_wrong;
+  int checks;
   dt_status status;
   char detail[256];
 } rank;
-static rank ranks[RANKS];
+static rank ranks[RANKS_MAX];
 
-static dt_status cuda(cudaError_t error) {
-  if (error == cudaSuccess) return DT_OK;
-  fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(error));
-  return DT_ERR_DEVICE;
+#define TRY(call)                                                                                                      \
+  do {                                                                                                                 \
+    const dt_status try_status = (call);                                                                               \
+    if (try_status) return try_status;                                                                                 \
+  } while (0)
+#define CUDA(call) TRY(support_cuda(call, #call))
+
+static int64_t bytes_of(const rank *r, int64_t rows) {
+  return 2 * rows * r->problem->n;
 }
 
-static uint16_t *random_matrix(size_t elements, uint64_t seed, dt_status *status) {
-  uint16_t *host = malloc(2 * elements + 16), *device = NULL;
-  dt_random random = {seed};
-  for (size_t i = 0; i < elements; i++) /* +-1 to +-4 in bf16, every mantissa */
-    host[i] = (uint16_t)((dt_random_u64(&random) & 0x80ff) | 0x3f80);
-  if (!*status) *status = cuda(cudaMalloc((void **)&device, 2 * elements + 16));
-  if (!*status) *status = cuda(cudaMemcpy(device, host, 2 * elements, cudaMemcpyHostToDevice));
+static dt_status wrong(rank *r, const char *what, unsigned long long words) {
+  if (r->words_wrong == 0) snprintf(r->where, sizeof r->where, "%s", what);
+  r->words_wrong += words ? words : 1;
+  return DT_OK;
+}
+
+/* A row's values depend on what it is, not on where it is. */
+static void fill_row(const rank *r, const dt_group *group, int64_t index, uint16_t *to) {
+  const uint64_t seed =
+      (uint64_t)r->rank << 56 ^ (uint64_t)group->expert << 40 ^ (uint64_t)group->owner << 32 ^ (uint64_t)index;
+  support_fill(to, r->problem->k, support_mix(seed));
+}
+
+static dt_status plan_of(const rank *r, int set, dt_layout layout, dt_order order, dt_plan **plan) {
+  dt_plan_config config;
+  dt_plan_config_init(&config);
+  config.ranks = r->problem->ranks;
+  config.rank = r->rank;
+  config.experts_per_rank = r->problem->experts;
+  config.layout = layout;
+  config.order = order;
+  config.segment_bands = r->problem->segment_bands;
+  return dt_plan_create(&config, r->counts[set], plan);
+}
+
+/* The operand in a plan's layout, NaN in padding, on the device. */
+static dt_status operand(const rank *r, const dt_plan *plan, int64_t rows_max, uint16_t *to) {
+  const int64_t k = r->problem->k;
+  uint16_t *host = malloc(2 * (size_t)(rows_max * k));
+  memset(host, 0xff, 2 * (size_t)(rows_max * k));
+  for (int32_t g = 0; g < plan->group_count; g++)
+    for (int64_t i = 0; i < plan->groups[g].rows; i++)
+      fill_row(r, &plan->groups[g], i, host + (plan->groups[g].row + i) * k);
+  const cudaError_t error = cudaMemcpy(to, host, 2 * (size_t)(rows_max * k), cudaMemcpyHostToDevice);
   free(host);
-  return device;
+  return support_cuda(error, "operand");
 }
 
 /* This rank's product by the grouped GEMM alone. */
-static dt_status product(rank *r, const uint16_t *a, const uint16_t *b, cudaStream_t stream) {
-  const shape *s = r->shape;
-  const size_t bytes = 2 * (size_t)(r->plan->rows * s->n);
-  int32_t *rows = calloc((size_t)s->experts, sizeof *rows), *counts = NULL;
-  void *workspace = NULL, *out = NULL;
-  for (int32_t g = 0; g < r->plan->group_count; g++)
-    rows[r->plan->groups[g].expert] += (int32_t)r->plan->groups[g].rows;
+static dt_status product(rank *r, int set) {
+  const problem *p = r->problem;
+  const dt_plan *plan = r->plan[set];
+  int32_t *rows = calloc((size_t)p->experts, sizeof *rows), *counts = NULL;
+  void *workspace = NULL, *out = NULL, *a = NULL;
+  for (int32_t g = 0; g < plan->group_count; g++) rows[plan->groups[g].expert] += (int32_t)plan->groups[g].rows;
   dt_cuda_gemm gemm;
   dt_cuda_gemm_init(&gemm);
-  gemm.a = a;
-  gemm.b = b;
-  gemm.experts = s->experts;
-  gemm.rows_max = r->plan->rows;
-  gemm.n = s->n;
-  gemm.k = s->k;
+  gemm.experts = p->experts;
+  gemm.rows_max = plan->rows + 1;
+  gemm.n = p->n;
+  gemm.k = p->k;
   size_t size = 0;
-  dt_status status = dt_cuda_gemm_workspace(&gemm, &size);
-  if (!status) status = cuda(cudaMalloc(&workspace, size));
-  if (!status) status = cuda(cudaMalloc(&out, bytes + 16));
-  if (!status) status = cuda(cudaMalloc((void **)&counts, (size_t)s->experts * sizeof *counts));
-  if (!status) status = cuda(cudaMemcpy(counts, rows, (size_t)s->experts * sizeof *rows, cudaMemcpyHostToDevice));
+  TRY(dt_cuda_gemm_workspace(&gemm, &size));
+  CUDA(cudaMalloc(&workspace, size));
+  CUDA(cudaMalloc(&out, (size_t)bytes_of(r, plan->rows + 1)));
+  CUDA(cudaMalloc(&a, 2 * (size_t)((plan->rows + 1) * p->k)));
+  CUDA(cudaMalloc((void **)&counts, (size_t)p->experts * sizeof *counts));
+  CUDA(cudaMemcpy(counts, rows, (size_t)p->experts * sizeof *rows, cudaMemcpyHostToDevice));
+  TRY(operand(r, plan, plan->rows + 1, a));
+  gemm.a = a;
+  gemm.b = r->b;
   gemm.counts = counts;
   gemm.out = out;
-  if (!status) status = dt_cuda_grouped_gemm(&gemm, workspace, stream);
-  if (!status && r->plan->rows) status = dt_cuda_gemm_check(workspace, stream);
-  r->packed = malloc(bytes + 16);
-  if (!status) status = cuda(cudaMemcpy(r->packed, out, bytes, cudaMemcpyDeviceToHost));
-  cudaFree(workspace), cudaFree(out), cudaFree(counts), free(rows);
-  return status;
+  TRY(dt_cuda_grouped_gemm(&gemm, workspace, r->stream));
+  TRY(dt_cuda_gemm_check(workspace, r->stream));
+  r->product[set] = malloc((size_t)bytes_of(r, plan->rows + 1));
+  CUDA(cudaMemcpy(r->product[set], out, (size_t)bytes_of(r, plan->rows), cudaMemcpyDeviceToHost));
+  cudaFree(workspace), cudaFree(out), cudaFree(a), cudaFree(counts), free(rows);
+  return DT_OK;
 }
 
-static dt_status run_modes(rank *r, dt_combine *combine, const uint16_t *a, const uint16_t *b, cudaStream_t stream) {
-  const size_t bytes = 2 * (size_t)(r->plan->combine_rows * r->shape->n);
+/* This rank's buffer as it must be. */
+static dt_status expect(rank *r, int set) {
+  const int64_t n = r->problem->n;
+  const size_t bytes = (size_t)bytes_of(r, r->combine_rows_max);
+  uint16_t *host = malloc(bytes);
+  memset(host, 0xff, bytes);
+  for (int32_t e = 0; e < r->problem->ranks; e++) {
+    const dt_plan *plan = ranks[e].plan[set];
+    for (int32_t g = 0; g < plan->group_count; g++) {
+      const dt_group *group = &plan->groups[g];
+      if (group->owner == r->rank)
+        memcpy(host + group->dst_row * n, ranks[e].product[set] + group->row * n, 2 * (size_t)(group->rows * n));
+    }
+  }
+  CUDA(cudaMalloc((void **)&r->expected[set], bytes));
+  const cudaError_t error = cudaMemcpy(r->expected[set], host, bytes, cudaMemcpyHostToDevice);
+  free(host);
+  return support_cuda(error, "expected");
+}
+
+/* Queues one run into a poisoned buffer and its comparison. */
+static dt_status queue(rank *r, dt_combine_mode mode, const uint16_t *a, const uint16_t *expected) {
+  const int64_t bytes = bytes_of(r, r->combine_rows_max);
+  CUDA(support_poison(dt_combine_buffer(r->combine), bytes, r->stream));
+  TRY(dt_combine_run(r->combine, mode, a, r->b, r->stream));
+  CUDA(support_compare(dt_combine_buffer(r->combine), expected, bytes, r->wrong, r->stream));
+  return DT_OK;
+}
+
+static dt_status settle(rank *r, const char *what) {
+  unsigned long long words = 0;
+  TRY(dt_combine_check(r->combine, r->stream));
+  CUDA(cudaMemcpy(&words, r->wrong, sizeof words, cudaMemcpyDeviceToHost));
+  CUDA(cudaMemset(r->wrong, 0, sizeof words));
+  CUDA(cudaDeviceSynchronize());
+  r->checks++;
+  if (words) wrong(r, what, words);
+  return dt_comm_barrier(r->comm, what); /* nothing runs while a rank that shares the GPU allocates */
+}
+
+static dt_status all_modes(rank *r, int set, const char *what) {
+  for (int mode = 0; mode < 3; mode++) {
+    char text[64];
+    snprintf(text, sizeof text, "%s, set %d, %s", what, set, mode_names[mode]);
+    TRY(dt_combine_run_gemm(r->combine, mode == 1, r->a[set] + r->problem->k, r->b, r->stream)); /* into the staging */
+    TRY(queue(r, (dt_combine_mode)mode, r->a[set], r->expected[set]));
+    TRY(settle(r, text));
+  }
+  return DT_OK;
+}
+
+static dt_status same(rank *r, const char *what, const void *device, const void *host, size_t bytes) {
+  void *copy = malloc(bytes + 1);
+  const cudaError_t error = cudaMemcpy(copy, device, bytes, cudaMemcpyDeviceToHost);
+  if (error == cudaSuccess && memcmp(copy, host, bytes) != 0) wrong(r, what, 1);
+  free(copy);
+  return support_cuda(error, what);
+}
+
+/* The tables that the last run made on the device (direct, then `staged` of a bulk run before it) are the host's. */
+static dt_status same_tables(rank *r, int set) {
+  const dt_combine_device_tables *t = &r->combine->params.tables;
+  dt_plan *plan = NULL;
+  dt_combine_tables tables;
+  TRY(plan_of(r, set, r->layout, r->order, &plan));
+  TRY(dt_combine_tables_create(plan, 2 * r->problem->n, dt_combine_raster(&r->combine->config), &tables));
+  const dt_combine_sizes sizes = {.bands = plan->band_count, .chunks = tables.chunk_count};
+  const size_t experts = (size_t)r->problem->experts, bands = (size_t)plan->band_count, rows = (size_t)plan->rows;
+  TRY(same(r, "table sizes", t->sizes, &sizes, sizeof sizes));
+  TRY(same(r, "table expert rows", t->active, tables.expert_rows, experts * sizeof *t->active));
+  TRY(same(r, "table remote rows", t->remote_rows, tables.remote_rows, experts * sizeof *t->remote_rows));
+  TRY(same(r, "table band rows", t->band_rows, tables.band_rows, bands * sizeof *t->band_rows));
+  TRY(same(r, "table band slots", t->band_slot, tables.band_slot, bands * sizeof *t->band_slot));
+  TRY(same(r, "table staged", t->staged, tables.staged, rows * sizeof *t->staged));
+  TRY(same(r, "table direct", t->direct, tables.direct, rows * sizeof *t->direct));
+  TRY(same(r, "table chunks", t->chunks, tables.chunks, (size_t)tables.chunk_count * sizeof *t->chunks));
+  dt_combine_tables_destroy(&tables);
+  dt_plan_destroy(plan);
+  return dt_comm_barrier(r->comm, "tables");
+}
+
+/* Captured once, replayed with counts, operand and expectation of either set. */
+static dt_status captured(rank *r, int32_t *counts, int64_t a_bytes) {
+  const size_t width = (size_t)(r->problem->ranks * r->problem->experts) * sizeof *counts;
+  const size_t bytes = (size_t)bytes_of(r, r->combine_rows_max);
+  uint16_t *a = NULL, *expected = NULL;
+  cudaGraph_t graph = NULL;
+  cudaGraphExec_t replay = NULL;
+  CUDA(cudaMalloc((void **)&a, (size_t)a_bytes));
+  CUDA(cudaMalloc((void **)&expected, bytes));
+  CUDA(cudaDeviceSynchronize());
+  CUDA(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
   dt_status status = DT_OK;
-  for (int mode = 0; mode < 3 && !status; mode++) {
-    status = dt_combine_run_gemm(combine, 0, a + r->shape->k, b, stream);
-    if (!status) status = cuda(cudaMemsetAsync(dt_combine_buffer(combine), 0xff, bytes, stream));
-    if (!status) status = dt_combine_run(combine, (dt_combine_mode)mode, a, b, stream);
-    if (!status) status = dt_combine_check(combine, stream);
-    r->buffer[mode] = malloc(bytes + 16);
-    if (!status) status = cuda(cudaMemcpy(r->buffer[mode], dt_combine_buffer(combine), bytes, cudaMemcpyDeviceToHost));
-    if (!status) status = dt_comm_barrier(r->comm, "mode");
+  for (int mode = 0; mode < 3 && !status; mode++) status = queue(r, (dt_combine_mode)mode, a, expected);
+  CUDA(cudaStreamEndCapture(r->stream, &graph));
+  TRY(status);
+  CUDA(cudaGraphInstantiate(&replay, graph, 0));
+  CUDA(cudaGraphUpload(replay, r->stream));
+  CUDA(cudaStreamSynchronize(r->stream));
+  TRY(dt_comm_barrier(r->comm, "captured"));
+  for (int i = 0; i < REPLAYS; i++) {
+    const int set = i % SETS;
+    CUDA(cudaMemcpyAsync(counts, r->counts[set] + (size_t)r->rank * width / sizeof *counts, width,
+                         cudaMemcpyHostToDevice, r->stream));
+    CUDA(cudaMemcpyAsync(a, r->a[set], (size_t)a_bytes, cudaMemcpyDeviceToDevice, r->stream));
+    CUDA(cudaMemcpyAsync(expected, r->expected[set], bytes, cudaMemcpyDeviceToDevice, r->stream));
+    CUDA(cudaGraphLaunch(replay, r->stream));
   }
-  /* No host between the rounds: each must not overtake the peer's reading of the round before. */
-  for (int i = 0; i < BACK_TO_BACK && !status; i++)
-    status = dt_combine_run(combine, (dt_combine_mode)(i % 3), i % 2 ? a : a + r->shape->k, b, stream);
-  if (!status) status = dt_combine_run(combine, DT_COMBINE_SIGNAL, a, b, stream);
-  if (!status) status = dt_combine_check(combine, stream);
-  uint16_t *again = malloc(bytes + 16);
-  if (!status) status = cuda(cudaMemcpy(again, dt_combine_buffer(combine), bytes, cudaMemcpyDeviceToHost));
-  if (!status && memcmp(again, r->buffer[0], bytes) != 0) {
-    printf("FAIL rank %d: rows differ after %d rounds\n", r->rank, BACK_TO_BACK);
-    status = DT_ERR_INTERNAL;
-  }
-  free(again);
-  return status;
+  TRY(settle(r, "graph"));
+  cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
+  cudaFree(a), cudaFree(expected);
+  return DT_OK;
 }
 
-static dt_status work(rank *r) {
-  const shape *s = r->shape;
-  cudaStream_t stream = NULL;
-  dt_combine *combine = NULL;
-  dt_status status = cuda(cudaSetDevice(r->rank));
-  if (!status) status = cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  dt_plan_config plan;
-  dt_plan_config_init(&plan);
-  plan.ranks = RANKS;
-  plan.rank = r->rank;
-  plan.experts_per_rank = s->experts;
-  if (!status) status = dt_plan_create(&plan, r->counts, &r->plan);
-  if (status) return status;
+/* The reduction against the same sums on the host. */
+static dt_status reduced(rank *r, int set) {
+  const int64_t n = r->problem->n, rows = r->plan[set]->combine_rows;
+  if (rows == 0) return dt_comm_barrier(r->comm, "reduced");
+  const size_t slots = REDUCED * TOP_K, bytes = (size_t)bytes_of(r, REDUCED);
+  float *weights = malloc(slots * sizeof *weights), *device_weights = NULL;
+  int32_t *row_of_slot = malloc(slots * sizeof *row_of_slot), *device_rows = NULL;
+  uint16_t *out = malloc(bytes), *buffer = malloc((size_t)bytes_of(r, rows)), *device_out = NULL;
+  dt_random random = {3};
+  for (size_t i = 0; i < slots; i++) {
+    weights[i] = (float)dt_random_unit(&random);
+    row_of_slot[i] = dt_random_below(&random, 8) == 0 ? -1 : (int32_t)dt_random_below(&random, (uint64_t)rows);
+  }
+  CUDA(cudaMalloc((void **)&device_weights, slots * sizeof *weights));
+  CUDA(cudaMalloc((void **)&device_rows, slots * sizeof *row_of_slot));
+  CUDA(cudaMalloc((void **)&device_out, bytes));
+  CUDA(cudaMemcpy(device_weights, weights, slots * sizeof *weights, cudaMemcpyHostToDevice));
+  CUDA(cudaMemcpy(device_rows, row_of_slot, slots * sizeof *row_of_slot, cudaMemcpyHostToDevice));
+  TRY(dt_combine_reduce(r->combine, device_weights, device_rows, REDUCED, TOP_K, device_out, r->stream));
+  CUDA(cudaStreamSynchronize(r->stream));
+  CUDA(cudaMemcpy(out, device_out, bytes, cudaMemcpyDeviceToHost));
+  CUDA(cudaMemcpy(buffer, dt_combine_buffer(r->combine), (size_t)bytes_of(r, rows), cudaMemcpyDeviceToHost));
+  unsigned long long differ = 0;
+  for (int64_t t = 0; t < REDUCED; t++)
+    for (int64_t c = 0; c < n; c++) {
+      float sum = 0;
+      for (int j = 0; j < TOP_K; j++) {
+        const int32_t row = row_of_slot[t * TOP_K + j];
+        if (row < 0) continue;
+        const uint32_t bits = (uint32_t)buffer[row * n + c] << 16;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        sum = fmaf(weights[t * TOP_K + j], x, sum);
+      }
+      uint32_t bits;
+      memcpy(&bits, &sum, sizeof bits);
+      bits += 0x7fff + (bits >> 16 & 1); /* to nearest, ties to even: no NaN here */
+      differ += out[t * n + c] != (uint16_t)(bits >> 16);
+    }
+  if (differ) wrong(r, "reduction", differ);
+  cudaFree(device_weights), cudaFree(device_rows), cudaFree(device_out);
+  free(weights), free(row_of_slot), free(out), free(buffer);
+  return dt_comm_barrier(r->comm, "reduced");
+}
+
+static dt_status run_variant(rank *r, int32_t *counts) {
+  const problem *p = r->problem;
+  const size_t width = (size_t)(p->ranks * p->experts) * sizeof *counts;
+  TRY(dt_combine_set_counts(r->combine, r->counts[0]));
+  TRY(dt_comm_barrier(r->comm, "counts set"));
+  TRY(all_modes(r, 0, "host counts"));
+  TRY(reduced(r, 0));
+  /* No host between the rounds: each must not overtake the peer's reading of the round before. */
+  for (int i = 0; i < ROUNDS; i++) TRY(dt_combine_run(r->combine, (dt_combine_mode)(i % 3), r->a[0], r->b, r->stream));
+  TRY(queue(r, DT_COMBINE_SIGNAL, r->a[0], r->expected[0]));
+  TRY(settle(r, "rounds"));
+  TRY(dt_combine_follow_counts(r->combine, counts));
+  for (int set = SETS - 1; set >= 0; set--) {
+    const int32_t *own = r->counts[set] + (size_t)r->rank * width / sizeof *counts;
+    CUDA(cudaMemcpy(counts, own, width, cudaMemcpyHostToDevice));
+    TRY(dt_comm_barrier(r->comm, "device counts"));
+    TRY(all_modes(r, set, "device counts"));
+    TRY(same_tables(r, set));
+  }
+  TRY(captured(r, counts, 2 * r->rows_max * p->k));
+  TRY(dt_combine_set_counts(r->combine, r->counts[1]));
+  TRY(dt_comm_barrier(r->comm, "counts set"));
+  TRY(queue(r, DT_COMBINE_DIRECT, r->a[1], r->expected[1]));
+  return settle(r, "host counts again");
+}
+
+static dt_status make(rank *r) {
+  const problem *p = r->problem;
   dt_combine_config config;
   dt_combine_config_init(&config);
   config.comm = r->comm;
-  config.experts_per_rank = s->experts;
-  config.n = s->n;
-  config.k = s->k;
-  config.rows_max = r->plan->rows + 1;
-  config.combine_rows_max = r->plan->combine_rows + 1;
-  config.consumers = s->consumers;
-  config.segment_bands = s->segment_bands;
+  config.experts_per_rank = p->experts;
+  config.n = p->n;
+  config.k = p->k;
+  config.rows_max = r->rows_max;
+  config.combine_rows_max = r->combine_rows_max;
+  config.consumers = p->consumers;
+  config.segment_bands = p->segment_bands;
+  config.layout = r->layout;
+  config.order = r->order;
+  config.sms = r->sms;
   config.timeout_s = r->absent ? 0.2 : 5;
-  uint16_t *a = random_matrix((size_t)((r->plan->rows + 1) * s->k), 5 + (uint64_t)r->rank, &status);
-  uint16_t *b = random_matrix((size_t)(s->experts * s->n * s->k), 50 + (uint64_t)r->rank, &status);
-  if (!status) status = dt_combine_create(&config, &combine);
-  if (!status) status = dt_combine_set_counts(combine, r->counts);
-  if (!status) status = dt_comm_barrier(r->comm, "made");
-  if (!r->absent) {
-    if (!status) status = product(r, a, b, stream);
-    if (!status) status = run_modes(r, combine, a, b, stream);
-  } else if (r->rank == 0) {
-    if (!status) status = dt_combine_run(combine, DT_COMBINE_DIRECT, a, b, stream);
-    if (!status) status = dt_combine_check(combine, stream);
+  return dt_combine_create(&config, &r->combine);
+}
+
+static dt_status variant(rank *r, dt_layout layout, dt_order order) {
+  int32_t *counts = NULL;
+  dt_plan *plan[SETS];
+  r->layout = layout;
+  r->order = order;
+  r->rows_max = 0;
+  for (int set = 0; set < SETS; set++) {
+    TRY(plan_of(r, set, layout, order, &plan[set]));
+    if (plan[set]->rows + 1 > r->rows_max) r->rows_max = plan[set]->rows + 1;
   }
-  if (status) snprintf(r->detail, sizeof r->detail, "%s", dt_error_detail());
-  if (r->absent) dt_comm_barrier(r->comm, "end");
-  cudaDeviceSynchronize();
-  dt_combine_destroy(combine);
-  cudaFree(a), cudaFree(b);
-  if (stream) cudaStreamDestroy(stream);
-  return status;
+  for (int set = 0; set < SETS; set++) {
+    CUDA(cudaMalloc((void **)&r->a[set], 2 * (size_t)((r->rows_max + 1) * r->problem->k)));
+    TRY(operand(r, plan[set], r->rows_max, r->a[set]));
+    dt_plan_destroy(plan[set]);
+  }
+  CUDA(cudaMalloc((void **)&counts, (size_t)(r->problem->ranks * r->problem->experts) * sizeof *counts));
+  TRY(make(r));
+  const dt_status status = run_variant(r, counts);
+  if (status) return status;
+  dt_combine_destroy(r->combine);
+  r->combine = NULL;
+  for (int set = 0; set < SETS; set++) cudaFree(r->a[set]);
+  cudaFree(counts);
+  return dt_comm_barrier(r->comm, "variant");
+}
+
+static dt_status prepare(rank *r) {
+  const problem *p = r->problem;
+  CUDA(cudaSetDevice(r->device));
+  CUDA(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
+  CUDA(cudaMalloc((void **)&r->wrong, sizeof *r->wrong));
+  CUDA(cudaMemset(r->wrong, 0, sizeof *r->wrong));
+  const int64_t elements = p->experts * p->n * p->k;
+  uint16_t *host = malloc(2 * (size_t)elements);
+  support_fill(host, elements, 50 + (uint64_t)r->rank);
+  CUDA(cudaMalloc((void **)&r->b, 2 * (size_t)elements));
+  CUDA(cudaMemcpy(r->b, host, 2 * (size_t)elements, cudaMemcpyHostToDevice));
+  free(host);
+  for (int set = 0; set < SETS; set++) {
+    TRY(plan_of(r, set, DT_LAYOUT_PACKED, DT_ORDER_NATURAL, &r->plan[set]));
+    if (r->plan[set]->combine_rows + GUARD > r->combine_rows_max)
+      r->combine_rows_max = r->plan[set]->combine_rows + GUARD;
+    TRY(product(r, set));
+  }
+  TRY(dt_comm_barrier(r->comm, "products"));
+  for (int set = 0; set < SETS; set++) TRY(expect(r, set));
+  return dt_comm_barrier(r->comm, "expected");
+}
+
+static dt_status work(rank *r) {
+  TRY(prepare(r));
+  for (int layout = 0; layout <= DT_LAYOUT_ALIGNED && !r->absent; layout++)
+    for (int order = 0; order <= DT_ORDER_PACED; order++)
+      if (!r->problem->brief || (layout == 0) == (order == DT_ORDER_PACED))
+        TRY(variant(r, (dt_layout)layout, (dt_order)order));
+  if (!r->absent) return DT_OK;
+  r->rows_max = r->plan[0]->rows + 1;
+  CUDA(cudaMalloc((void **)&r->a[0], 2 * (size_t)(r->rows_max * r->problem->k)));
+  TRY(make(r));
+  TRY(dt_combine_set_counts(r->combine, r->counts[0]));
+  TRY(dt_comm_barrier(r->comm, "made"));
+  if (r->rank != 0) return DT_OK;
+  TRY(dt_combine_run(r->combine, DT_COMBINE_DIRECT, r->a[0], r->b, r->stream));
+  return dt_combine_check(r->combine, r->stream);
 }
 
 static void *run_rank(void *context) {
   rank *r = context;
-  r->status = dt_comm_create_cuda(r->control, r->rank, &r->comm);
+  r->status = dt_comm_create_cuda(r->control, r->device, &r->comm);
   if (r->status) {
     snprintf(r->detail, sizeof r->detail, "%s", dt_error_detail());
     dt_comm_abort(r->control, r->status, r->detail);
     return NULL;
   }
   r->status = work(r);
-  if (r->status && !r->absent) dt_comm_abort(r->comm, r->status, r->detail);
+  if (r->status) snprintf(r->detail, sizeof r->detail, "%s", dt_error_detail());
+  if (r->absent)
+    dt_comm_barrier(r->comm, "end");
+  else if (r->status)
+    dt_comm_abort(r->comm, r->status, r->detail);
+  cudaDeviceSynchronize();
+  dt_combine_destroy(r->combine);
+  for (int set = 0; set < SETS; set++) cudaFree(r->expected[set]);
+  cudaFree(r->b), cudaFree(r->wrong);
+  if (r->stream) cudaStreamDestroy(r->stream);
   return NULL;
 }
 
-static int64_t wrong_rows(int mode) {
-  int64_t wrong = 0;
-  for (int32_t e = 0; e < RANKS; e++) {
-    const rank *r = &ranks[e];
-    const int64_t n = r->shape->n;
-    for (int32_t g = 0; g < r->plan->group_count; g++) {
-      const dt_group *group = &r->plan->groups[g];
-      for (int64_t i = 0; i < group->rows; i++)
-        wrong += memcmp(ranks[group->owner].buffer[mode] + (group->dst_row + i) * n, r->packed + (group->row + i) * n,
-                        2 * (size_t)n) != 0;
+/* counts[source][expert]: one of the fillings that are not routed. */
+static void fill_counts(const problem *p, int set, int32_t *counts) {
+  static const int32_t uneven[] = {162, 0, 2577, 446, 0, 83};
+  const int32_t width = p->ranks * p->experts;
+  for (int32_t s = 0; s < p->ranks; s++)
+    for (int32_t g = 0; g < width; g++) {
+      int32_t *at = &counts[s * width + g];
+      const int32_t e = g % p->experts, home = g / p->experts;
+      if (p->filling == BARE && home == p->ranks - 1) *at = 0;
+      if (p->filling == SILENT) *at = s == 1 || home != 0 ? 0 : (int32_t)p->rows / (e + 1 + set);
+      if (p->filling == ONE_EXPERT) *at = g == set ? (int32_t)p->rows : 0;
+      if (p->filling == UNEVEN) {
+        const int32_t rows = uneven[set ? 5 - e : e];
+        *at = s == 0 ? rows / 3 : rows - rows / 3;
+      }
+      if (p->filling == FEW) *at = s == set && g % 27 == 5; /* 10 of 256 */
     }
-  }
-  return wrong;
 }
 
-static int check(const shape *s, int absent) {
-  const int32_t experts = RANKS * s->experts;
-  int32_t *counts = calloc((size_t)(RANKS * experts), sizeof *counts);
-  dt_comm *controls[RANKS];
+static int check(const problem *p, int gpus, int absent) {
+  const int32_t width = p->ranks * p->experts;
+  int32_t *counts[SETS];
+  dt_comm *controls[RANKS_MAX];
   dt_comm_config config;
   dt_comm_config_init(&config);
-  config.entry_timeout_s = config.timeout_s = 10;
-  if (dt_combine_route(s->router, 11, RANKS, s->experts, s->rows, counts) != DT_OK ||
-      dt_comm_create_local(RANKS, &config, controls) != DT_OK) {
-    printf("FAIL %s\n", dt_error_detail());
-    return 0;
+  config.entry_timeout_s = config.timeout_s = 20;
+  for (int set = 0; set < SETS; set++) {
+    counts[set] = calloc((size_t)(p->ranks * width), sizeof **counts);
+    if (dt_combine_route(p->router, 11 + (uint64_t)set, p->ranks, p->experts, (p->rows / (1 + set) + 1) / 2 * 2,
+                         counts[set])) {
+      printf("FAIL %s\n", dt_error_detail());
+      return 0;
+    }
+    fill_counts(p, set, counts[set]);
   }
-  for (int32_t g = 0; s->bare >= 0 && g < RANKS * experts; g++)
-    if (g % experts / s->experts == s->bare) counts[g] = 0;
+  if (dt_comm_create_local(p->ranks, &config, controls) != DT_OK) return 0;
   memset(ranks, 0, sizeof ranks);
-  for (int32_t r = 0; r < RANKS; r++) {
-    ranks[r] = (rank){.rank = r, .control = controls[r], .shape = s, .counts = counts, .absent = absent};
-    pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]);
+  const int32_t together = (p->ranks + gpus - 1) / gpus;
+  for (int32_t r = 0; r < p->ranks; r++) {
+    int sms = 0;
+    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, r % gpus);
+    ranks[r] = (rank){.rank = r,
+                      .device = r % gpus,
+                      .sms = together > 1 ? sms / together / 2 * 2
+                             : r == 0     ? 78
+                                          : 0,
+                      .control = controls[r],
+                      .problem = p,
+                      .counts = {counts[0], counts[1]},
+                      .absent = absent};
   }
-  for (int32_t r = 0; r < RANKS; r++) pthread_join(ranks[r].thread, NULL);
-  int good = 1;
+  for (int32_t r = 0; r < p->ranks; r++) pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]);
+  for (int32_t r = 0; r < p->ranks; r++) pthread_join(ranks[r].thread, NULL);
+  int good = 1, checks = 0;
   if (absent) {
     good = ranks[0].status == DT_ERR_TIMEOUT && strstr(ranks[0].detail, "rank 1") != NULL && ranks[1].status == DT_OK;
     printf("%-4s a rank that stays away: %s\n", good ? "ok" : "FAIL", ranks[0].detail);
-  } else {
-    for (int32_t r = 0; r < RANKS; r++) {
-      if (ranks[r].status == DT_OK) continue;
-      printf("FAIL rank %d: %s: %s\n", r, dt_status_name(ranks[r].status), ranks[r].detail);
-      good = 0;
-    }
-    int64_t wrong[3] = {-1, -1, -1};
-    for (int mode = 0; mode < 3 && good; mode++) wrong[mode] = wrong_rows(mode);
-    good = good && wrong[0] == 0 && wrong[1] == 0 && wrong[2] == 0;
-    printf("%-4s rows %lld n %lld k %lld experts %d router %d consumers %d:", good ? "ok" : "FAIL", (long long)s->rows,
-           (long long)s->n, (long long)s->k, s->experts, (int)s->router, s->consumers);
-    for (int mode = 0; mode < 3; mode++) printf(" %s %lld wrong;", mode_names[mode], (long long)wrong[mode]);
-    printf("\n");
   }
+  for (int32_t r = 0; r < p->ranks && !absent; r++) {
+    checks += ranks[r].checks;
+    if (ranks[r].status == DT_OK && ranks[r].words_wrong == 0) continue;
+    printf("FAIL rank %d, layout %d order %d: %s: %s; %llu wrong, first: %s\n", r, (int)ranks[r].layout,
+           (int)ranks[r].order, dt_status_name(ranks[r].status), ranks[r].detail, ranks[r].words_wrong, ranks[r].where);
+    good = 0;
+  }
+  if (!absent)
+    printf("%-4s ranks %d on %d GPUs, rows %lld n %lld k %lld experts %d router %d filling %d: %d checks\n",
+           good ? "ok" : "FAIL", p->ranks, gpus < p->ranks ? gpus : p->ranks, (long long)p->rows, (long long)p->n,
+           (long long)p->k, p->experts, (int)p->router, (int)p->filling, checks);
   fflush(stdout);
-  for (int32_t r = 0; r < RANKS; r++) {
-    free(ranks[r].packed);
-    for (int mode = 0; mode < 3; mode++) free(ranks[r].buffer[mode]);
-    dt_plan_destroy(ranks[r].plan);
+  for (int32_t r = 0; r < p->ranks; r++) {
+    for (int set = 0; set < SETS; set++) {
+      free(ranks[r].product[set]);
+      dt_plan_destroy(ranks[r].plan[set]);
+    }
     dt_comm_destroy(ranks[r].comm ? ranks[r].comm : ranks[r].control);
   }
-  free(counts);
+  for (int set = 0; set < SETS; set++) free(counts[set]);
   return good;
 }
 
-int main(void) {
-  int devices = 0, reach = 0, major = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < RANKS ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9 ||
-      cudaDeviceCanAccessPeer(&reach, 0, 1) != cudaSuccess || !reach) {
-    printf("skipped: no two Hopper GPUs with peer access\n");
+int main(int count, char **arguments) {
+  /* Ranks that share a GPU wait for one another: a hardware queue for each of their streams. */
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  const int gpus = support_gpus(2), quick = count > 1 && strcmp(arguments[1], "--quick") == 0;
+  if (gpus < 1) {
+    printf("skipped: no Hopper GPU\n");
     return 77;
   }
   int good = 1;
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) good &= check(&shapes[i], 0);
-  good &= check(&shapes[3], 1);
-  return !good;
+  for (size_t i = 0; i < sizeof problems / sizeof *problems && good; i++)
+    if (!quick || problems[i].n < 2048) good &= check(&problems[i], gpus, 0);
+  if (good && !quick) good &= check(&problems[18], 1, 0); /* four on one GPU */
+  return !(good && check(&problems[3], gpus, 1));
 }

@@ -1,0 +1,58 @@
+/* What the combine operator's kernels share: words of other ranks, and errors. */
+#ifndef DT_CUDA_COMBINE_DEVICE_CUH
+#define DT_CUDA_COMBINE_DEVICE_CUH
+
+#include "cuda/combine_kernels.h"
+#include "cuda/ptx.cuh"
+
+DT_DEVICE uint32_t dt_acquire_sys(const uint32_t *word) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+DT_DEVICE uint32_t dt_acquire_gpu(const uint32_t *word) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+DT_DEVICE void dt_fence_sys() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+DT_DEVICE void dt_release_sys(uint32_t *word, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+DT_DEVICE uint32_t dt_add_acq_rel(uint32_t *word, uint32_t value) {
+  uint32_t old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(word), "r"(value) : "memory");
+  return old;
+}
+
+DT_DEVICE void dt_combine_fail(const dt_combine_params &p, uint32_t error, int32_t index, uint32_t expected,
+                               uint32_t seen) {
+  if (atomicCAS(&p.state->error, (uint32_t)DT_COMBINE_ERROR_NONE, error) != DT_COMBINE_ERROR_NONE) return;
+  p.state->index = index;
+  p.state->expected = expected;
+  p.state->seen = seen;
+}
+DT_DEVICE bool dt_combine_failed(const dt_combine_params &p) {
+  return *(volatile uint32_t *)&p.state->error != DT_COMBINE_ERROR_NONE;
+}
+
+/* Launches `kernel` so that it may come before the kernel ahead of it has ended, for which it waits itself. */
+template <typename Argument>
+static cudaError_t dt_launch_early(void (*kernel)(Argument), const Argument &argument, int ctas, int threads,
+                                   size_t shared, cudaStream_t stream) {
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3((unsigned)ctas, 1, 1);
+  config.blockDim = dim3((unsigned)threads, 1, 1);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, argument);
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* The combine operator's handle, and what its tests may do with it. */
+#ifndef DT_CUDA_COMBINE_HANDLE_H
+#define DT_CUDA_COMBINE_HANDLE_H
+
+#include <draintile/combine.h>
+
+#include "combine_plan.h"
+
+struct dt_combine {
+  dt_combine_config config;
+  int device, sms; /* sms: of this rank's budget */
+  int has_counts;
+  dt_window *buffer, *control, *matrix; /* matrix: counts that the ranks exchange; NULL until they do */
+  uint8_t *staging;                     /* [rows_max][n]: rows of other ranks; run_gemm: all */
+  void *workspace;                      /* the GEMM's */
+  dt_combine_state *state;
+  int32_t chunks_max;
+  dt_device_plan plan; /* of counts on the device; its arrays point into plan_memory */
+  void *plan_memory;
+  cudaStream_t side; /* of the consumers */
+  cudaEvent_t entered, sent;
+  dt_combine_params params;
+};
+
+/* combine_counts.c: sizes that do not depend on counts. */
+int32_t dt_combine_bands_max(const dt_combine_config *config);
+int32_t dt_combine_raster(const dt_combine_config *config); /* of signal's GEMM */
+/* With counts on the device: queues the plan and the tables. */
+dt_status dt_combine_queue_plan(dt_combine *combine, dt_combine_mode mode, cudaStream_t stream);
+
+dt_status dt_combine_memory(void **pointer, size_t bytes, const char *what); /* zeroed */
+
+/* For tests; no run in flight on any rank. The epoch that the last run had, on every rank alike. */
+dt_status dt_combine_set_epoch(dt_combine *combine, uint32_t epoch);
+void dt_combine_set_fault(dt_combine *combine, dt_combine_fault fault);
+
+#endif

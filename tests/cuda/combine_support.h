@@ -1,0 +1,61 @@
+/* What the combine's checks share. */
+#ifndef DT_TESTS_COMBINE_SUPPORT_H
+#define DT_TESTS_COMBINE_SUPPORT_H
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <draintile/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes are multiples of 16, memory is the device's. wrong grows by the 4-byte words that differ. */
+cudaError_t support_compare(const void *a, const void *b, int64_t bytes, unsigned long long *wrong,
+                            cudaStream_t stream);
+cudaError_t support_poison(void *to, int64_t bytes, cudaStream_t stream); /* bf16 NaN everywhere */
+cudaError_t support_delay(uint32_t ns, cudaStream_t stream);
+/* Keeps one multiprocessor to itself until *end is not 0 (mapped host memory), or the limit. */
+cudaError_t support_hold(const uint32_t *end, double limit_s, cudaStream_t stream);
+
+static inline dt_status support_cuda(cudaError_t error, const char *what) {
+  if (error == cudaSuccess) return DT_OK;
+  fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  return DT_ERR_DEVICE;
+}
+
+/* bf16, +-1 to +-4, every mantissa: products of some of them are sums that no other product has. */
+static inline uint64_t support_mix(uint64_t z) {
+  z = (z + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 29)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 32);
+}
+static inline void support_fill(uint16_t *to, int64_t elements, uint64_t seed) {
+  for (int64_t i = 0; i < elements; i += 4) {
+    const uint64_t bits = support_mix(seed * 0x1000003 + (uint64_t)i);
+    for (int64_t j = i; j < i + 4 && j < elements; j++) to[j] = (uint16_t)((bits >> (16 * (j - i)) & 0x80ff) | 0x3f80);
+  }
+}
+
+/* GPUs that are Hoppers and, from the first, reach each other; at most `most`. */
+static inline int support_gpus(int most) {
+  int devices = 0, good = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) return 0;
+  for (; good < devices && good < most; good++) {
+    int major = 0, minor = 0, reach = 1;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, good);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, good);
+    for (int other = 0; other < good && reach; other++)
+      if (cudaDeviceCanAccessPeer(&reach, good, other) != cudaSuccess) reach = 0;
+    if (major != 9 || minor != 0 || !reach) break;
+  }
+  return good;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif
