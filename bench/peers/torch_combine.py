@@ -99,9 +99,6 @@ def measure(timer, memory, counts, rank, ranks, n, k, experts):
     at = torch.randperm(owned, device="cuda").view(-1, 2)
     weights = torch.rand(owned // 2, 2, device="cuda").to(torch.bfloat16)
 
-    def reduce_bag():
-        torch.nn.functional.embedding_bag(at, buffer, mode="sum", per_sample_weights=weights)
-
     def reduce_sum():
         (buffer[at.view(-1)].view(-1, 2, n) * weights[:, :, None]).sum(1)
 
@@ -114,7 +111,7 @@ def measure(timer, memory, counts, rank, ranks, n, k, experts):
     graph = graph_of(both)
     gemm()
     return timer.run({"gemm": gemm, "exchange": exchange, "grouped_live": both, "grouped_graph": graph.replay,
-                      "reduce_embedding_bag": reduce_bag, "reduce_gather_sum": reduce_sum})
+                      "reduce_gather_sum": reduce_sum})
 
 
 def numbers(text):

@@ -153,19 +153,27 @@ static dt_status make_reduce(dt_bench_rank *r) {
   return status;
 }
 
-static void release_setting(dt_bench_rank *r) {
-  for (int m = 0; m < DT_METHODS; m++) {
-    if (r->graphs[m]) cudaGraphExecDestroy(r->graphs[m]);
-    r->graphs[m] = NULL;
-  }
+/* Graphs are kept: destroying one makes NCCL give buffers back within its next call, which waits for the device while
+ * the other rank's kernel may be waiting for this rank. */
+static dt_status retire_setting(dt_bench_rank *r) {
   dt_peer_destroy(r->peer);
   r->peer = NULL;
+  cudaGraphExec_t *retired = realloc(r->retired, (size_t)(r->retired_count + DT_METHODS) * sizeof *retired);
+  if (!retired) return dt_fail(DT_ERR_MEMORY, "graphs: %d", r->retired_count);
+  r->retired = retired;
+  for (int m = 0; m < DT_METHODS; m++) {
+    if (r->graphs[m]) retired[r->retired_count++] = r->graphs[m];
+    r->graphs[m] = NULL;
+  }
+  return DT_OK;
 }
 
 void dt_bench_rank_release(dt_bench_rank *r) {
   cudaSetDevice(r->rank);
   cudaDeviceSynchronize();
-  release_setting(r);
+  (void)retire_setting(r); /* what cannot be listed is the driver's to release */
+  for (int32_t i = 0; i < r->retired_count; i++) cudaGraphExecDestroy(r->retired[i]);
+  free(r->retired);
   if (r->align) dt_comm_free(r->comm, r->align);
   dt_combine_destroy(r->combine);
   cudaFree(r->a), cudaFree(r->b), cudaFree(r->block), cudaFree(r->packed), cudaFree(r->receive), cudaFree(r->expected);
@@ -269,8 +277,7 @@ static dt_status run_setting(dt_bench_rank *r) {
   }
   if (!status && r->shared->config.repeat > 0) status = time_all(r);
   if (!status) status = dt_combine_check(r->combine, r->stream);
-  release_setting(r);
-  return status;
+  return status ? status : retire_setting(r);
 }
 
 dt_status dt_bench_rank_work(dt_bench_rank *r) {

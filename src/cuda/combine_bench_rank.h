@@ -37,6 +37,8 @@ typedef struct dt_bench_rank {
   cudaStream_t stream;
   cudaEvent_t start, stop;
   cudaGraphExec_t graphs[DT_METHODS];
+  cudaGraphExec_t *retired; /* [retired_count] of settings before: destroyed at the end alone */
+  int32_t retired_count;
   uint16_t *a, *b, *block; /* a holds a row more: shifted by one it is another input */
   uint16_t *packed, *receive, *expected;
   uint8_t *flush;

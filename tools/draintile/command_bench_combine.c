@@ -22,6 +22,8 @@ typedef struct combine_run {
   int64_t checks, passed; /* methods held to bulk's bits and to float64 */
   double error;
   int code, quiet;
+  const char *json; /* NULL: none */
+  time_t written;
 } combine_run;
 
 /* Bits equal to bulk's, and every method's rows near float64. */
@@ -44,6 +46,25 @@ static void judge(combine_run *run, const dt_combine_bench *bench) {
   }
 }
 
+static json_t *results(const combine_run *run) {
+  json_t *root = json_results("draintile-bench-combine"), *constants = json_object();
+  char date[32];
+  time_t now = time(NULL);
+  struct tm utc;
+  strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+  for (int i = 0; i < COMBINE_CONSTANTS; i++)
+    if (!isnan(run->platform.constant_s[i]))
+      json_object_set_new(constants, combine_constant_names[i], json_figure(run->platform.constant_s[i]));
+  json_object_update_new(root, json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}", "device",
+                                         json_text(run->device), "date", date, "cublas", run->cublas, "nccl", run->nccl,
+                                         "ranks", (int)run->config.ranks, "repeat", (int)run->config.repeat,
+                                         "rate_bytes_per_s", json_figure(run->platform.rate_bytes_per_s), "constants_s",
+                                         json_figure(run->platform.constants_s), "constants", constants, "checks",
+                                         json_whole(run->checks), "checks_passed_first", json_whole(run->passed),
+                                         "max_relative_error", json_figure(run->error), "runs", run->rows));
+  return root;
+}
+
 static void done(void *context, const dt_combine_bench *bench) {
   combine_run *run = context;
   const combine_limit limit = combine_limit_of(bench, &run->platform);
@@ -54,6 +75,12 @@ static void done(void *context, const dt_combine_bench *bench) {
   memcpy(run->cublas, bench->cublas, sizeof run->cublas);
   memcpy(run->nccl, bench->nccl, sizeof run->nccl);
   judge(run, bench);
+  /* Now and then, so that a run that is ended from outside leaves what it has. */
+  const time_t now = time(NULL);
+  if (!run->json || run->quiet || run->config.repeat == 0 || now - run->written < 3) return;
+  run->written = now;
+  const int code = json_write(results(run), run->json);
+  if (code) run->code = code;
 }
 
 /* Every combination; what costs most to change comes first. */
@@ -103,25 +130,6 @@ static dt_status predict_all(combine_run *run) {
   return status;
 }
 
-static json_t *results(const combine_run *run) {
-  json_t *root = json_results("draintile-bench-combine"), *constants = json_object();
-  char date[32];
-  time_t now = time(NULL);
-  struct tm utc;
-  strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-  for (int i = 0; i < COMBINE_CONSTANTS; i++)
-    if (!isnan(run->platform.constant_s[i]))
-      json_object_set_new(constants, combine_constant_names[i], json_figure(run->platform.constant_s[i]));
-  json_object_update_new(root, json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}", "device",
-                                         json_text(run->device), "date", date, "cublas", run->cublas, "nccl", run->nccl,
-                                         "ranks", (int)run->config.ranks, "repeat", (int)run->config.repeat,
-                                         "rate_bytes_per_s", json_figure(run->platform.rate_bytes_per_s), "constants_s",
-                                         json_figure(run->platform.constants_s), "constants", constants, "checks",
-                                         json_whole(run->checks), "checks_passed_first", json_whole(run->passed),
-                                         "max_relative_error", json_figure(run->error), "runs", run->rows));
-  return root;
-}
-
 static json_t *predictions_only(const combine_run *run) {
   json_t *root = json_results("draintile-predict-combine");
   for (int64_t i = 0; i < run->config.case_count; i++) {
@@ -141,6 +149,8 @@ static int measure(combine_run *run, const tool_args *args) {
   }
   if (args_set(args, "predict-only")) return json_write(predictions_only(run), json ? json : "-");
   run->quiet = json && strcmp(json, "-") == 0;
+  run->json = json;
+  run->written = time(NULL);
   dt_status status = dt_combine_bench_run(&run->config);
   if (status) run->code = log_status(status, NULL);
   if (status && json_array_size(run->rows) == 0) return run->code;
