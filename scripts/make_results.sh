@@ -7,6 +7,7 @@ results=bench/results
 
 scripts/gemm_tables.sh
 scripts/combine_tables.sh
+scripts/attention_tables.sh
 scripts/calibration_tables.sh
 
 overlap_table() { # file
