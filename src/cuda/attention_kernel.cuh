@@ -196,7 +196,7 @@ DT_DEVICE void dt_attention_step(const dt_attention_kernel &a, dt_attention_cons
 
 /* Merges the pieces written before: by now the other CTAs have written theirs. */
 template <class C> DT_DEVICE void dt_attention_settle_debt(const dt_attention_kernel &a, dt_attention_consumer<C> &c) {
-  if constexpr (!C::CAUSAL) {
+  if constexpr (C::CUT) {
     if (c.debt == 0) return;
     for (int32_t n = 0; n < DT_ATTENTION_PIECES; n++)
       if (c.debt >> n & 1) dt_piece_merge<C>(a, c.shared, c.group, n);
@@ -213,7 +213,7 @@ DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_co
     c.sum[r] += __shfl_xor_sync(0xffffffffu, c.sum[r], 1);
     c.sum[r] += __shfl_xor_sync(0xffffffffu, c.sum[r], 2);
   }
-  if (!C::CAUSAL && item.merge >= 0) {
+  if (C::CUT && item.merge >= 0) {
     dt_piece_write<C>(a, c.shared, c.group, item.merge, c.row, c.o, c.max, c.sum);
     c.debt |= 1u << item.merge;
     return;

@@ -13,7 +13,7 @@ dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention, con
     shape.turns = 1;
     break;
   case 128:
-    shape.block = 160;
+    shape.block = !shape.causal && attention->kv_tokens % 144 == 0 ? 144 : 160;
     shape.groups = 2;
     shape.turns = !shape.causal;
     break;
@@ -63,7 +63,7 @@ static int32_t head_section(const dt_cuda_attention *attention) {
 
 /* Cuts the tiles that do not fill a round, the first of the order, into pieces of equal length, in CTAs one after the
  * other; a cut near a tile's edge goes there. Only where the round would waste more than merging costs. */
-enum { CUT_WASTE_PERCENT = 4, CUT_BLOCKS_MIN = 4, CUT_SNAP = 2, CUT_PIECES_MAX = 8 };
+enum { CUT_WASTE_PERCENT = 10, CUT_BLOCKS_MIN = 4, CUT_SNAP = 2, CUT_PIECES_MAX = 8 };
 static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, dt_attention_kernel *kernel) {
   const int32_t rounds = tiles / ctas, rest = tiles % ctas;
   if (rest == 0 || blocks > UINT16_MAX) return;
