@@ -104,6 +104,20 @@ verify() {
   ! cmp -s "$BATS_TEST_TMPDIR/file.json" "$BATS_TEST_TMPDIR/given.json"
 }
 
+@test "auto on GPUs: every grouping is priced, the least chosen" {
+  run --separate-stderr "$DRAINTILE" simulate --platform "$platform" --ranks 2 --experts 128 --tokens 8192 \
+    --workers 132 --consumers 0 --schedule auto --explain
+  [ "$status" -eq 0 ]
+  [ "$(grep -c 'auto: .* tasks, lead .*:' <<< "$stderr")" -eq 14 ]
+  [ "$(grep -c '<- chosen' <<< "$stderr")" -eq 1 ]
+}
+
+@test "a platform file without tile times and rates prices no layer" {
+  jq 'del(.tables[] | select(.name == "tile_s" or .name == "gemm_flop_per_s"))' "$RESULTS/platform.json" > "$platform"
+  run --separate-stderr "$DRAINTILE" simulate --platform "$platform" --ranks 2 --experts 16 --tokens 512
+  refused 2 'l1_row_s'
+}
+
 @test "pictures without gnuplot: a message, not a signal" {
   mkdir "$BATS_TEST_TMPDIR/empty"
   run --separate-stderr env PATH="$BATS_TEST_TMPDIR/empty" "$DRAINTILE" calibrate --from "$platform" \

@@ -30,7 +30,8 @@ typedef struct simulate_job {
   dt_sim_config config;
   dt_sim_costs costs;
   double gemm_flop_per_s, memory_bytes_per_s; /* of a worker, by the platform's tables; 0: not there */
-  simulated_run runs[SCHEDULES];              /* serial first */
+  int gpu;                                    /* costs by the platform's tile times */
+  simulated_run runs[SCHEDULES + 1];          /* serial first; auto's may be one more */
   int run_count;
 } simulate_job;
 
@@ -117,6 +118,13 @@ static int read_platform(simulate_job *job, const char *path) {
   int32_t found = 0;
   if (dt_platform_load(path, &platform)) return log_status(DT_ERR_INPUT, NULL);
   dt_status status = dt_sim_costs_from_platform(platform, &job->costs, &found);
+  const tool_args *args = job->args;
+  job->gpu = !args_set(args, "gemm-rate") && !args_set(args, "costs") &&
+             strcmp(dt_platform_get_device(platform)->kind, "cuda") == 0 &&
+             dt_platform_find_table(platform, "tile_s", NULL, NULL, NULL) != NULL;
+  if (!status && job->gpu)
+    status = dt_sim_costs_gpu(platform, args_int(args, "hidden"), args_int(args, "intermediate"),
+                              (int32_t)args_int(args, "workers"), (int32_t)args_int(args, "top-k"), &job->costs);
   if (!status && job->costs.l1_base_s + job->costs.l1_row_s <= 0) read_device_rates(job, platform);
   dt_platform_destroy(platform);
   if (status) return log_status(status, path);
@@ -189,7 +197,12 @@ static void make_config(simulate_job *job) {
   plan->lead = (int32_t)args_int(args, "lead");
   plan->wave_experts = (int32_t)args_int(args, "wave-experts");
   plan->group_tasks = (int32_t)args_int(args, "group-tasks");
-  plan->dispatch = 1;
+  plan->dispatch = !args_set(args, "no-dispatch");
+  if (job->gpu) { /* the engine's tiles: 128 rows of 128 gates and ups, or of 256 outputs */
+    plan->tile_m = 128;
+    plan->columns_1 = (int32_t)((intermediate + 127) / 128);
+    plan->columns_2 = (int32_t)((hidden + 255) / 256);
+  }
   job->config.workers = (int32_t)args_int(args, "workers");
   job->config.consumers = (int32_t)args_int(args, "consumers");
   job->config.row_in_bytes = hidden * (int64_t)dt_dtype_bytes((dt_dtype)args_choice(args, "dtype"));
@@ -206,7 +219,7 @@ static int simulate_one(simulate_job *job, dt_schedule schedule) {
   config.plan.order =
       args_set(job->args, "order") ? (dt_order)args_choice(job->args, "order") : dt_schedule_default_order(schedule);
   /* As the executors: dispatch leaves half of the buffer to direct stores, which would stall a worker. */
-  int direct = schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL;
+  int direct = schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL && !job->gpu;
   costs.dispatch_backlog_bytes = direct ? costs.link_capacity_bytes * DT_DISPATCH_LINK_SHARE : 0;
   run->schedule = schedule;
   run->rank_total_s = calloc((size_t)job->counts.ranks, sizeof(double));
@@ -218,12 +231,39 @@ static int simulate_one(simulate_job *job, dt_schedule schedule) {
   return status ? log_status(status, schedule_names[schedule]) : TOOL_OK;
 }
 
+/* On GPUs the groups are chosen too. */
+static int choose_gpu(simulate_job *job) {
+  dt_sim_choice choice;
+  dt_status status = dt_schedule_choose(&job->config, &job->costs, job->counts.values, &choice);
+  if (status) return log_status(status, "--schedule auto");
+  const dt_sim_priced *best = &choice.best;
+  for (int32_t i = 0; args_set(job->args, "explain") && i < choice.count; i++) {
+    const dt_sim_priced *p = &choice.priced[i];
+    char time[32];
+    int chosen = p->schedule == best->schedule && p->group_tasks == best->group_tasks && p->lead == best->lead;
+    log_note("auto: %-10s groups of %4d tasks, lead %d: %s%s", schedule_names[p->schedule], p->group_tasks, p->lead,
+             dt_format_seconds(p->total_s, time, sizeof(time)), chosen ? "  <- chosen" : "");
+  }
+  log_note("auto: %s, groups of %d tasks, lead %d", schedule_names[best->schedule], best->group_tasks, best->lead);
+  dt_plan_config before = job->config.plan;
+  job->config.plan.group_tasks = best->group_tasks;
+  job->config.plan.lead = best->lead;
+  job->config.plan.wave_experts = 0;
+  int code = simulate_one(job, best->schedule);
+  job->config.plan = before;
+  return code;
+}
+
 /* Serial first, the baseline; auto prices all and simulates the choice. */
 static int simulate_all(simulate_job *job) {
   const arg_value *list = args_list(job->args, "schedule");
   int code = simulate_one(job, DT_SCHEDULE_SERIAL);
   for (int i = 0; code == TOOL_OK && i < list->list_count; i++) {
     dt_schedule schedule = (dt_schedule)list->list[i];
+    if (list->list[i] == SCHEDULE_AUTO && job->gpu) {
+      code = choose_gpu(job);
+      continue;
+    }
     if (list->list[i] == SCHEDULE_AUTO) {
       dt_sim_costs costs = job->costs;
       costs.dispatch_backlog_bytes = costs.link_capacity_bytes * DT_DISPATCH_LINK_SHARE;
@@ -338,7 +378,8 @@ static const arg_option options[] = {
     OPT_LIST("schedule", "LIST", "all", schedule_auto_names,
              "schedules to price, separated by commas; serial always is"),
     OPT_TEXT("platform", "FILE", NULL,
-             "platform file: its sim_* constants are the costs, its gemm_flop_per_s table that of rows"),
+             "platform file: its sim_* constants are the costs; of a GPU, its tile times and links (--workers: its "
+             "multiprocessors)"),
     OPT_TEXT("costs", "FILE", NULL,
              "JSON with an object \"costs\", e.g. the results of draintile moe; replaces the platform's"),
     OPT_NUMBER("gemm-rate", "FLOP/S", NULL, 0, INFINITY, "costs of L1 and L2 rows from the rate of a worker"),
@@ -361,6 +402,8 @@ static const arg_option options[] = {
     OPT_INT("wave-experts", "N", "0", 0, 65536, "experts of a wave; 0: by --group-tasks"),
     OPT_INT("lead", "D", "0", 0, 65536, "groups of L1 ahead of L2; 0: the schedule's"),
     OPT_INT("reduce-tokens", "N", "64", 1, 1e6, "tokens of a reduction task"),
+    OPT_FLAG("no-dispatch", "rows are at their experts already"),
+    OPT_FLAG("explain", "of a GPU's auto: print every schedule, group and lead that was priced"),
     OPT_TEXT("trace", "FILE", NULL, "write the simulated runs as Chrome/Perfetto JSON"),
     OPTION_JSON,
 };
