@@ -4,12 +4,11 @@
  * the working memory holds another product's rows, padded rows hold NaN. Then captured runs with changing counts,
  * rounds without a pause between them, several ranks on a GPU, and a rank that does not come.
  *
- *   check_combine [--quick]
+ *   check_combine [NUMBER]     of the one problem to run
  *
  * Two GPUs; on one, all ranks share it. Exit code 77 without a Hopper GPU.
  */
 #include <draintile/combine.h>
-#include <draintile/gemm.h>
 #include <draintile/plan.h>
 
 #include <math.h>
@@ -69,6 +68,7 @@ typedef struct rank {
   int32_t rank, device, sms;
   dt_comm *control, *comm;
   const problem *problem;
+  support_shape shape;
   const int32_t *counts[SETS];
   int absent; /* makes the operator, then stays away */
   /* Of each set of counts */
@@ -91,13 +91,6 @@ typedef struct rank {
 } rank;
 static rank ranks[RANKS_MAX];
 
-#define TRY(call)                                                                                                      \
-  do {                                                                                                                 \
-    const dt_status try_status = (call);                                                                               \
-    if (try_status) return try_status;                                                                                 \
-  } while (0)
-#define CUDA(call) TRY(support_cuda(call, #call))
-
 static int64_t bytes_of(const rank *r, int64_t rows) {
   return 2 * rows * r->problem->n;
 }
@@ -106,91 +99,6 @@ static dt_status wrong(rank *r, const char *what, unsigned long long words) {
   if (r->words_wrong == 0) snprintf(r->where, sizeof r->where, "%s", what);
   r->words_wrong += words ? words : 1;
   return DT_OK;
-}
-
-/* A row's values depend on what it is, not on where it is. */
-static void fill_row(const rank *r, const dt_group *group, int64_t index, uint16_t *to) {
-  const uint64_t seed =
-      (uint64_t)r->rank << 56 ^ (uint64_t)group->expert << 40 ^ (uint64_t)group->owner << 32 ^ (uint64_t)index;
-  support_fill(to, r->problem->k, support_mix(seed));
-}
-
-static dt_status plan_of(const rank *r, int set, dt_layout layout, dt_order order, dt_plan **plan) {
-  dt_plan_config config;
-  dt_plan_config_init(&config);
-  config.ranks = r->problem->ranks;
-  config.rank = r->rank;
-  config.experts_per_rank = r->problem->experts;
-  config.layout = layout;
-  config.order = order;
-  config.segment_bands = r->problem->segment_bands;
-  return dt_plan_create(&config, r->counts[set], plan);
-}
-
-/* The operand in a plan's layout, NaN in padding, on the device. */
-static dt_status operand(const rank *r, const dt_plan *plan, int64_t rows_max, uint16_t *to) {
-  const int64_t k = r->problem->k;
-  uint16_t *host = malloc(2 * (size_t)(rows_max * k));
-  memset(host, 0xff, 2 * (size_t)(rows_max * k));
-  for (int32_t g = 0; g < plan->group_count; g++)
-    for (int64_t i = 0; i < plan->groups[g].rows; i++)
-      fill_row(r, &plan->groups[g], i, host + (plan->groups[g].row + i) * k);
-  const cudaError_t error = cudaMemcpy(to, host, 2 * (size_t)(rows_max * k), cudaMemcpyHostToDevice);
-  free(host);
-  return support_cuda(error, "operand");
-}
-
-/* This rank's product by the grouped GEMM alone. */
-static dt_status product(rank *r, int set) {
-  const problem *p = r->problem;
-  const dt_plan *plan = r->plan[set];
-  int32_t *rows = calloc((size_t)p->experts, sizeof *rows), *counts = NULL;
-  void *workspace = NULL, *out = NULL, *a = NULL;
-  for (int32_t g = 0; g < plan->group_count; g++) rows[plan->groups[g].expert] += (int32_t)plan->groups[g].rows;
-  dt_cuda_gemm gemm;
-  dt_cuda_gemm_init(&gemm);
-  gemm.experts = p->experts;
-  gemm.rows_max = plan->rows + 1;
-  gemm.n = p->n;
-  gemm.k = p->k;
-  size_t size = 0;
-  TRY(dt_cuda_gemm_workspace(&gemm, &size));
-  CUDA(cudaMalloc(&workspace, size));
-  CUDA(cudaMalloc(&out, (size_t)bytes_of(r, plan->rows + 1)));
-  CUDA(cudaMalloc(&a, 2 * (size_t)((plan->rows + 1) * p->k)));
-  CUDA(cudaMalloc((void **)&counts, (size_t)p->experts * sizeof *counts));
-  CUDA(cudaMemcpy(counts, rows, (size_t)p->experts * sizeof *rows, cudaMemcpyHostToDevice));
-  TRY(operand(r, plan, plan->rows + 1, a));
-  gemm.a = a;
-  gemm.b = r->b;
-  gemm.counts = counts;
-  gemm.out = out;
-  TRY(dt_cuda_grouped_gemm(&gemm, workspace, r->stream));
-  TRY(dt_cuda_gemm_check(workspace, r->stream));
-  r->product[set] = malloc((size_t)bytes_of(r, plan->rows + 1));
-  CUDA(cudaMemcpy(r->product[set], out, (size_t)bytes_of(r, plan->rows), cudaMemcpyDeviceToHost));
-  cudaFree(workspace), cudaFree(out), cudaFree(a), cudaFree(counts), free(rows);
-  return DT_OK;
-}
-
-/* This rank's buffer as it must be. */
-static dt_status expect(rank *r, int set) {
-  const int64_t n = r->problem->n;
-  const size_t bytes = (size_t)bytes_of(r, r->combine_rows_max);
-  uint16_t *host = malloc(bytes);
-  memset(host, 0xff, bytes);
-  for (int32_t e = 0; e < r->problem->ranks; e++) {
-    const dt_plan *plan = ranks[e].plan[set];
-    for (int32_t g = 0; g < plan->group_count; g++) {
-      const dt_group *group = &plan->groups[g];
-      if (group->owner == r->rank)
-        memcpy(host + group->dst_row * n, ranks[e].product[set] + group->row * n, 2 * (size_t)(group->rows * n));
-    }
-  }
-  CUDA(cudaMalloc((void **)&r->expected[set], bytes));
-  const cudaError_t error = cudaMemcpy(r->expected[set], host, bytes, cudaMemcpyHostToDevice);
-  free(host);
-  return support_cuda(error, "expected");
 }
 
 /* Queues one run into a poisoned buffer and its comparison. */
@@ -237,7 +145,7 @@ static dt_status same_tables(rank *r, int set) {
   const dt_combine_device_tables *t = &r->combine->params.tables;
   dt_plan *plan = NULL;
   dt_combine_tables tables;
-  TRY(plan_of(r, set, r->layout, r->order, &plan));
+  TRY(support_plan(&r->shape, r->counts[set], r->layout, r->order, &plan));
   TRY(dt_combine_tables_create(plan, 2 * r->problem->n, dt_combine_raster(&r->combine->config), &tables));
   const dt_combine_sizes sizes = {.bands = plan->band_count, .chunks = tables.chunk_count};
   const size_t experts = (size_t)r->problem->experts, bands = (size_t)plan->band_count, rows = (size_t)plan->rows;
@@ -384,12 +292,12 @@ static dt_status variant(rank *r, dt_layout layout, dt_order order) {
   r->order = order;
   r->rows_max = 0;
   for (int set = 0; set < SETS; set++) {
-    TRY(plan_of(r, set, layout, order, &plan[set]));
+    TRY(support_plan(&r->shape, r->counts[set], layout, order, &plan[set]));
     if (plan[set]->rows + 1 > r->rows_max) r->rows_max = plan[set]->rows + 1;
   }
   for (int set = 0; set < SETS; set++) {
     CUDA(cudaMalloc((void **)&r->a[set], 2 * (size_t)((r->rows_max + 1) * r->problem->k)));
-    TRY(operand(r, plan[set], r->rows_max, r->a[set]));
+    TRY(support_operand(&r->shape, 0, plan[set], r->rows_max, r->a[set]));
     dt_plan_destroy(plan[set]);
   }
   CUDA(cudaMalloc((void **)&counts, (size_t)(r->problem->ranks * r->problem->experts) * sizeof *counts));
@@ -404,25 +312,27 @@ static dt_status variant(rank *r, dt_layout layout, dt_order order) {
 }
 
 static dt_status prepare(rank *r) {
-  const problem *p = r->problem;
   CUDA(cudaSetDevice(r->device));
   CUDA(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
   CUDA(cudaMalloc((void **)&r->wrong, sizeof *r->wrong));
   CUDA(cudaMemset(r->wrong, 0, sizeof *r->wrong));
-  const int64_t elements = p->experts * p->n * p->k;
-  uint16_t *host = malloc(2 * (size_t)elements);
-  support_fill(host, elements, 50 + (uint64_t)r->rank);
-  CUDA(cudaMalloc((void **)&r->b, 2 * (size_t)elements));
-  CUDA(cudaMemcpy(r->b, host, 2 * (size_t)elements, cudaMemcpyHostToDevice));
-  free(host);
+  TRY(support_weights(&r->shape, &r->b));
   for (int set = 0; set < SETS; set++) {
-    TRY(plan_of(r, set, DT_LAYOUT_PACKED, DT_ORDER_NATURAL, &r->plan[set]));
+    TRY(support_plan(&r->shape, r->counts[set], DT_LAYOUT_PACKED, DT_ORDER_NATURAL, &r->plan[set]));
     if (r->plan[set]->combine_rows + GUARD > r->combine_rows_max)
       r->combine_rows_max = r->plan[set]->combine_rows + GUARD;
-    TRY(product(r, set));
+    TRY(support_product(&r->shape, 0, r->plan[set], r->b, r->stream, &r->product[set]));
   }
   TRY(dt_comm_barrier(r->comm, "products"));
-  for (int set = 0; set < SETS; set++) TRY(expect(r, set));
+  for (int set = 0; set < SETS; set++) {
+    dt_plan *plans[RANKS_MAX];
+    uint16_t *products[RANKS_MAX];
+    for (int32_t e = 0; e < r->problem->ranks; e++) {
+      plans[e] = ranks[e].plan[set];
+      products[e] = ranks[e].product[set];
+    }
+    TRY(support_expect(&r->shape, plans, products, r->combine_rows_max, &r->expected[set]));
+  }
   return dt_comm_barrier(r->comm, "expected");
 }
 
@@ -513,6 +423,12 @@ static int check(const problem *p, int gpus, int absent) {
                                           : 0,
                       .control = controls[r],
                       .problem = p,
+                      .shape = {.ranks = p->ranks,
+                                .rank = r,
+                                .experts = p->experts,
+                                .segment_bands = p->segment_bands,
+                                .n = p->n,
+                                .k = p->k},
                       .counts = {counts[0], counts[1]},
                       .absent = absent};
   }
@@ -550,14 +466,15 @@ int main(int count, char **arguments) {
   /* Ranks that share a GPU wait for one another: a hardware queue for each of their streams. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  const int gpus = support_gpus(2), quick = count > 1 && strcmp(arguments[1], "--quick") == 0;
+  enum { PROBLEMS = sizeof problems / sizeof *problems };
+  const int gpus = support_gpus(2);
   if (gpus < 1) {
     printf("skipped: no Hopper GPU\n");
     return 77;
   }
+  if (count > 1) return !check(&problems[atoi(arguments[1]) % PROBLEMS], gpus, 0);
   int good = 1;
-  for (size_t i = 0; i < sizeof problems / sizeof *problems && good; i++)
-    if (!quick || problems[i].n < 2048) good &= check(&problems[i], gpus, 0);
-  if (good && !quick) good &= check(&problems[18], 1, 0); /* four on one GPU */
+  for (size_t i = 0; i < PROBLEMS && good; i++) good &= check(&problems[i], gpus, 0);
+  if (good && gpus > 1) good &= check(&problems[PROBLEMS - 1], 1, 0); /* four on one GPU */
   return !(good && check(&problems[3], gpus, 1));
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <draintile/plan.h>
 #include <draintile/status.h>
 
 #ifdef __cplusplus
@@ -39,6 +40,34 @@ static inline void support_fill(uint16_t *to, int64_t elements, uint64_t seed) {
     for (int64_t j = i; j < i + 4 && j < elements; j++) to[j] = (uint16_t)((bits >> (16 * (j - i)) & 0x80ff) | 0x3f80);
   }
 }
+
+/* In functions that return a dt_status. */
+#define TRY(call)                                                                                                      \
+  do {                                                                                                                 \
+    const dt_status try_status = (call);                                                                               \
+    if (try_status) return try_status;                                                                                 \
+  } while (0)
+#define CUDA(call) TRY(support_cuda(call, #call))
+
+/* One rank of a combine. */
+typedef struct support_shape {
+  int32_t ranks, rank, experts, segment_bands;
+  int64_t n, k;
+} support_shape;
+
+dt_status support_plan(const support_shape *s, const int32_t *counts, dt_layout layout, dt_order order, dt_plan **plan);
+/* The operand in a plan's layout, NaN in padding: a row's values depend on what it is and on `salt`, not on where it
+ * is. to: device, [rows_max][k]. */
+dt_status support_operand(const support_shape *s, uint64_t salt, const dt_plan *plan, int64_t rows_max, uint16_t *to);
+/* The experts' weights, on the device. */
+dt_status support_weights(const support_shape *s, uint16_t **b);
+/* This rank's product by the grouped GEMM alone, on the host, for a packed plan in natural order. */
+dt_status support_product(const support_shape *s, uint64_t salt, const dt_plan *plan, const void *b, void *stream,
+                          uint16_t **product);
+/* This rank's buffer of `rows` rows as it must be, from the plans and products of all ranks: on the device, poison
+ * where no row belongs. */
+dt_status support_expect(const support_shape *s, dt_plan *const *plans, uint16_t *const *products, int64_t rows,
+                         uint16_t **expected);
 
 /* GPUs that are Hoppers and, from the first, reach each other; at most `most`. */
 static inline int support_gpus(int most) {
