@@ -24,7 +24,7 @@ class Gemm(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("a", ctypes.c_void_p), ("b", ctypes.c_void_p), ("out", ctypes.c_void_p),
                 ("counts", ctypes.c_void_p), ("experts", ctypes.c_int32), ("rows_max", ctypes.c_int64),
                 ("n", ctypes.c_int64), ("k", ctypes.c_int64), ("row_target", ctypes.c_void_p), ("owners", ctypes.c_int32), ("owner_out", ctypes.c_void_p * 8),
-                ("owner_rows", ctypes.c_int64 * 8), ("ready", ctypes.c_void_p),
+                ("owner_rows", ctypes.c_int64 * 8), ("ready", ctypes.c_void_p), ("order", ctypes.c_int32), ("remote_rows", ctypes.c_void_p),
                 ("raster_bands", ctypes.c_int32), ("tensor_stores", ctypes.c_int32), ("sms", ctypes.c_int32),
                 ("timeout_s", ctypes.c_double)]
 
@@ -44,6 +44,7 @@ class Ours:
     def prepare(self, a, b, out, counts, **options):
         gemm = Gemm()
         self.c.dt_cuda_gemm_init(ctypes.byref(gemm))
+        assert gemm.size == ctypes.sizeof(Gemm), "dt_cuda_gemm has other fields than Gemm"
         gemm.a, gemm.b, gemm.out, gemm.counts = a.data_ptr(), b.data_ptr(), out.data_ptr(), counts.data_ptr()
         gemm.experts, gemm.rows_max, gemm.n, gemm.k = b.shape[0], a.shape[0], b.shape[1], a.shape[1]
         for name, value in options.items():

@@ -56,6 +56,9 @@ typedef struct dt_peer dt_peer;
 dt_status dt_peer_create(dt_peers *peers, const dt_peer_problem *problem, dt_peer **peer);
 void dt_peer_destroy(dt_peer *peer);
 /* Queue on the problem's stream. */
+/* The products alone. Before the other calls, by every rank: cuBLAS loads its kernels when they are first needed, which
+ * may wait for a GPU that waits for this rank's messages. */
+dt_status dt_peer_warm(dt_peer *peer);
 dt_status dt_peer_loop(dt_peer *peer);    /* a product an expert, then a message an expert and owner in one group */
 dt_status dt_peer_grouped(dt_peer *peer); /* one grouped product by expert and owner, then a message an owner */
 dt_status dt_peer_gemm(dt_peer *peer);    /* one grouped product by expert */

@@ -128,7 +128,10 @@ static dt_status make_peer(dt_bench_rank *r) {
                                    .packed = r->packed,
                                    .receive = r->receive,
                                    .stream = r->stream};
-  return dt_peer_create(shared->peers, &problem, &r->peer);
+  dt_status status = dt_peer_create(shared->peers, &problem, &r->peer);
+  if (!status) status = dt_peer_warm(r->peer);
+  if (!status) status = dt_cuda_check(cudaStreamSynchronize(r->stream), "cuBLAS");
+  return status ? status : dt_comm_barrier(r->comm, "cuBLAS");
 }
 
 /* A place in the buffer for each token's choices: any permutation costs the same. */
@@ -153,8 +156,8 @@ static dt_status make_reduce(dt_bench_rank *r) {
   return status;
 }
 
-/* Graphs are kept: destroying one makes NCCL give buffers back within its next call, which waits for the device while
- * the other rank's kernel may be waiting for this rank. */
+/* Graphs are kept: when one is destroyed NCCL gives buffers back within its next call, which may wait for a GPU that
+ * waits for this rank. */
 static dt_status retire_setting(dt_bench_rank *r) {
   dt_peer_destroy(r->peer);
   r->peer = NULL;

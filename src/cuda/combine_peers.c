@@ -267,7 +267,7 @@ static int exchange_groups(const dt_peer *peer) {
   return error;
 }
 
-dt_status dt_peer_loop(dt_peer *peer) {
+static dt_status expert_products(const dt_peer *peer) {
   const dt_peer_problem *q = &peer->problem;
   const blas *api = &peer->peers->blas;
   const float one = 1.0f, zero = 0.0f;
@@ -281,6 +281,17 @@ dt_status dt_peer_loop(dt_peer *peer) {
                    "cublasGemmEx");
     if (status) return status;
   }
+  return DT_OK;
+}
+
+dt_status dt_peer_warm(dt_peer *peer) {
+  const dt_status status = expert_products(peer);
+  return status ? status : product_run(peer, &peer->by_owner);
+}
+
+dt_status dt_peer_loop(dt_peer *peer) {
+  const dt_status status = expert_products(peer);
+  if (status) return status;
   int error = peer->peers->nccl.group_start();
   if (!error) error = exchange_groups(peer);
   const int ended = peer->peers->nccl.group_end();
