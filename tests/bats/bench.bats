@@ -45,3 +45,33 @@ load common
   [[ $output == *"--shape"* ]]
   run -2 "$DRAINTILE" bench attention --ranks 9
 }
+
+@test "bench moe: exit 77 with fewer GPUs than ranks; what is refused" {
+  if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 8 ]; then skip "eight GPUs"; fi
+  run -77 "$DRAINTILE" bench moe --ranks 8 --json "$BATS_TEST_TMPDIR/none.json"
+  [[ $output == *"GPU"* ]]
+  [ ! -e "$BATS_TEST_TMPDIR/none.json" ]
+  run -2 "$DRAINTILE" bench moe --ranks 3
+  [[ $output == *"--ranks: 3"*"128 experts of qwen3-30b"* ]]
+  run -2 "$DRAINTILE" bench moe --model mixtral,none
+  [[ $output == *"--model"*"deepseek-v3"* ]]
+  run -2 "$DRAINTILE" bench moe --tokens 128,0
+  run -2 "$DRAINTILE" bench moe --schedule signal
+  run -2 "$DRAINTILE" bench moe --predict
+  [[ $output == *"--platform"* ]]
+  run -2 "$DRAINTILE" bench moe --platform "$BATS_TEST_TMPDIR/missing.json"
+}
+
+@test "bench moe: rows are priced without a GPU" {
+  local platform="$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json"
+  run -2 "$DRAINTILE" bench moe --predict --platform "$platform" --group-tasks 1,2,3,4,5,6,7,8,9 --lead 1,2,3,4,5,6,7
+  [[ $output == *"64 methods"* ]]
+  run -0 "$DRAINTILE" bench moe --predict --platform "$platform" --model olmoe --router balanced,crossed \
+    --tokens 128,2048 --json "$BATS_TEST_TMPDIR/priced.json"
+  run -0 jq -e '.schema == "draintile-bench-moe" and .device == null and (.rows | length) == 4
+    and (.rows | all([.methods[] | select(.graph) | .predicted_s] | length == 6 and all(. > 0)))
+    and (.rows | all([.methods[] | has("median_s")] | any | not))' "$BATS_TEST_TMPDIR/priced.json"
+  # Where every row crosses, nothing is faster than the link carries the combine.
+  run -0 jq -e '[.rows[] | select(.router == "crossed" and .tokens == 2048) | .methods[].predicted_s | select(. != null)]
+    | min > 2048 * 8 * 2048 * 2 / 372.2e9' "$BATS_TEST_TMPDIR/priced.json"
+}

@@ -1,0 +1,66 @@
+#!/bin/bash
+# Makes bench/results/h200x2/moe.json:
+#   moe_merge.sh TORCH.jsonl NOTES.json ROWS.json... >moe.json
+# ROWS are of `draintile bench moe --platform`, TORCH of bench/peers/torch_moe.py with the same seed, NOTES {"commit", "driver",
+# "command", "notes": []}. What no file holds is null in the summary.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+torch=$1 notes=$2
+shift 2
+jq -n --slurpfile torch "$torch" --slurpfile notes "$notes" --slurpfile listed bench/peers/moe_layers.json \
+  --slurpfile files <(cat "$@") '
+  def short: if type == "number" then . * 1e10 | round / 1e10 else . end;
+  def least: map(select(. != null)) | min;
+  def most: map(select(. != null)) | max;
+  def geomean: map(select(. != null)) | if length == 0 then null else (map(log) | add / length | exp) end;
+  def over($b): if . == null or $b == null then null else . / $b end;
+  def layers: [.methods[] | select(.graph == true)];
+  def of($name): ([.methods[] | select(.name == $name)][0] // {});
+  def best: [layers[].median_s] | min;
+  def key: "\(.model) \(.router) \(.tokens)";
+  ([$torch[] | select(.model) | {key: key, value: .}] | from_entries) as $peer |
+  ($listed[0] as $l | [$l.models[] | . as $m | range($l.tokens | length) as $i |
+    {key: "\($m.model) balanced \($l.tokens[$i])",
+     value: {layer_s: ($m.deepep_us[$i] * 1e-6), compute_s: ($m.compute_us[$i] * 1e-6)}}] | from_entries) as $deepep |
+  [$files[].rows[] | . as $row | (key) as $key | best as $best |
+   ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(.predicted_s) else null end) as $auto |
+   . + {
+     over_limit: ($best | over($row.limit.limit_s)),
+     interleave_over_wave: (of("wave").median_s | over($row | of("interleave").median_s)),
+     interleave_over_wave_predicted: (of("wave").predicted_s | over($row | of("interleave").predicted_s)),
+     alternate_over_wave: (of("wave").median_s | over($row | of("alternate").median_s)),
+     alternate_over_wave_predicted: (of("wave").predicted_s | over($row | of("alternate").predicted_s)),
+     auto: $auto.name, auto_regret: ($auto.median_s | over($best) | if . then . - 1 else null end),
+     torch_layer_s: $peer[$key].layer_s, torch_compute_s: $peer[$key].compute_s, torch_gemms_s: $peer[$key].gemms_s,
+     torch_speedup: ($peer[$key].layer_s | over($best)),
+     deepep_scaled_s: (if $deepep[$key] and $peer[$key]
+       then $deepep[$key].layer_s * $peer[$key].compute_s / $deepep[$key].compute_s else null end)} |
+   .deepep_speedup = (.deepep_scaled_s | over($best)) |
+   .methods |= map(.median_s |= short | .samples_s |= map(short))] as $rows |
+  [$rows[] | select(.router != "crossed")] as $common |
+  ([$rows[].auto_regret | select(. != null)] | sort) as $regrets |
+  {schema: "draintile-moe-results", version: 1} + $notes[0] +
+  ($files[0] | {device, date, ranks, repeat, seed, constants}) +
+  {torch: ($torch[0].setting), deepep: $listed[0].note,
+   summary: {
+     over_limit_max_tokens_4096: ([$rows[] | select(.tokens >= 4096) | .over_limit] | most),
+     over_limit_max_tokens_128: ([$rows[] | select(.tokens == 128) | .over_limit] | most),
+     torch_speedup_min: ([$common[].torch_speedup] | least),
+     torch_speedup_geomean: ([$common[].torch_speedup] | geomean),
+     deepep_speedup_min: ([$rows[].deepep_speedup] | least),
+     deepep_speedup_geomean: ([$rows[].deepep_speedup] | geomean),
+     interleave_over_wave_geomean: ([$rows[].interleave_over_wave] | geomean),
+     interleave_over_wave_max: ([$rows[].interleave_over_wave] | most),
+     interleave_over_wave_min: ([$rows[].interleave_over_wave] | least),
+     alternate_over_wave_geomean: ([$rows[].alternate_over_wave] | geomean),
+     prediction_error_max: ([$rows[] |
+       (if .interleave_over_wave and .interleave_over_wave_predicted
+        then .interleave_over_wave / .interleave_over_wave_predicted - 1 | fabs else null end),
+       (if .alternate_over_wave and .alternate_over_wave_predicted
+        then .alternate_over_wave / .alternate_over_wave_predicted - 1 | fabs else null end)] | most),
+     auto_regret_p95: (if $regrets == [] then null else $regrets[([($regrets | length) * 0.95 | ceil, 1] | max) - 1] end),
+     max_relative_error: ([$rows[].methods[] | .max_relative_error] | most),
+     bit_equal: ([$rows[].methods[] | select(has("words_wrong")) | .words_wrong == 0] | length > 0 and all),
+     host_issue_s: ([$rows[] | of("direct live").host_issue_s] | most),
+     rows: ($rows | length)},
+   rows: $rows}'
