@@ -395,7 +395,8 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
   const int32_t rank = m->plan.rank;
   layer.signals = !staged && !local;
   layer.waits = !local;
-  layer.local_rows = local ? (int32_t)m->combine_rows : 0;
+  /* What a rank computes may be more rows than it has slots; 16 rows are stored from each row below. */
+  layer.local_rows = !local ? 0 : m->combine_rows > 16 ? (int32_t)m->combine_rows - 15 : 1;
   if (staged) {
     layer.gemm.owners_count = 2;
     layer.gemm.owners[0] = m->buffers[rank];
