@@ -172,10 +172,12 @@ static dt_status captured(rank *r, int32_t *counts, int64_t a_bytes) {
   CUDA(cudaMalloc((void **)&a, (size_t)a_bytes));
   CUDA(cudaMalloc((void **)&expected, bytes));
   CUDA(cudaDeviceSynchronize());
+  TRY(dt_comm_barrier(r->comm, "before capture")); /* no rank may synchronize a device that another captures on */
   CUDA(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
   dt_status status = DT_OK;
   for (int mode = 0; mode < 3 && !status; mode++) status = queue(r, (dt_combine_mode)mode, a, expected);
   CUDA(cudaStreamEndCapture(r->stream, &graph));
+  TRY(dt_comm_barrier(r->comm, "capture"));
   TRY(status);
   CUDA(cudaGraphInstantiate(&replay, graph, 0));
   CUDA(cudaGraphUpload(replay, r->stream));
