@@ -1,13 +1,14 @@
 #!/bin/bash
 # Makes bench/results/h200x2/moe.json:
-#   moe_merge.sh TORCH.jsonl NOTES.json ROWS.json... >moe.json
-# ROWS are of `draintile bench moe --platform`, TORCH of bench/peers/torch_moe.py with the same seed, NOTES {"commit", "driver",
-# "command", "notes": []}. What no file holds is null in the summary.
+#   moe_merge.sh TORCH.jsonl OTHER.jsonl PREDICTED.json NOTES.json ROWS.json... >moe.json
+# ROWS are of `draintile bench moe --platform`, TORCH of bench/peers/torch_moe.py in the same job with the same seed (or
+# /dev/null), OTHER of another job, for rows that TORCH lacks; PREDICTED holds the prices made before the run; NOTES is
+# {"commit", "driver", "command", "notes": []}. What no file holds is null in the summary.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-torch=$1 notes=$2
-shift 2
-jq -n --slurpfile torch "$torch" --slurpfile notes "$notes" --slurpfile listed bench/peers/moe_layers.json \
+torch=$1 other=$2 predicted=$3 notes=$4
+shift 4
+jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicted "$predicted" --slurpfile notes "$notes" --slurpfile listed bench/peers/moe_layers.json \
   --slurpfile files <(cat "$@") '
   def short: if type == "number" then . * 1e10 | round / 1e10 else . end;
   def least: map(select(. != null)) | min;
@@ -18,11 +19,14 @@ jq -n --slurpfile torch "$torch" --slurpfile notes "$notes" --slurpfile listed b
   def of($name): ([.methods[] | select(.name == $name)][0] // {});
   def best: [layers[].median_s] | min;
   def key: "\(.model) \(.router) \(.tokens)";
-  ([$torch[] | select(.model) | {key: key, value: .}] | from_entries) as $peer |
+  ([$other[] | select(.model) | {key: key, value: .}] + [$torch[] | select(.model) | {key: key, value: (. + {same: true})}] |
+    from_entries) as $peer |
+  ([$predicted[0].rows[] | {key: key, value: .predicted_s}] | from_entries) as $prices |
   ($listed[0] as $l | [$l.models[] | . as $m | range($l.tokens | length) as $i |
     {key: "\($m.model) balanced \($l.tokens[$i])",
      value: {layer_s: ($m.deepep_us[$i] * 1e-6), compute_s: ($m.compute_us[$i] * 1e-6)}}] | from_entries) as $deepep |
-  [$files[].rows[] | . as $row | (key) as $key | best as $best |
+  [$files[].rows[] | (key) as $key | .methods |= map(if .graph then .predicted_s = $prices[$key][.name] else . end) |
+   . as $row | best as $best |
    ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(.predicted_s) else null end) as $auto |
    . + {
      over_limit: ($best | over($row.limit.limit_s)),
@@ -32,6 +36,7 @@ jq -n --slurpfile torch "$torch" --slurpfile notes "$notes" --slurpfile listed b
      alternate_over_wave_predicted: (of("wave").predicted_s | over($row | of("alternate").predicted_s)),
      auto: $auto.name, auto_regret: ($auto.median_s | over($best) | if . then . - 1 else null end),
      torch_layer_s: $peer[$key].layer_s, torch_compute_s: $peer[$key].compute_s, torch_gemms_s: $peer[$key].gemms_s,
+     torch_same_job: ($peer[$key].same == true),
      torch_speedup: ($peer[$key].layer_s | over($best)),
      deepep_scaled_s: (if $deepep[$key] and $peer[$key]
        then $deepep[$key].layer_s * $peer[$key].compute_s / $deepep[$key].compute_s else null end)} |
@@ -41,7 +46,7 @@ jq -n --slurpfile torch "$torch" --slurpfile notes "$notes" --slurpfile listed b
   ([$rows[].auto_regret | select(. != null)] | sort) as $regrets |
   {schema: "draintile-moe-results", version: 1} + $notes[0] +
   ($files[0] | {device, date, ranks, repeat, seed, constants}) +
-  {torch: ($torch[0].setting), deepep: $listed[0].note,
+  {torch: ($torch[0].setting // null), torch_other: ($other[0].setting // null), deepep: $listed[0].note,
    summary: {
      over_limit_max_tokens_4096: ([$rows[] | select(.tokens >= 4096) | .over_limit] | most),
      over_limit_max_tokens_128: ([$rows[] | select(.tokens == 128) | .over_limit] | most),
@@ -62,5 +67,8 @@ jq -n --slurpfile torch "$torch" --slurpfile notes "$notes" --slurpfile listed b
      max_relative_error: ([$rows[].methods[] | .max_relative_error] | most),
      bit_equal: ([$rows[].methods[] | select(has("words_wrong")) | .words_wrong == 0] | length > 0 and all),
      host_issue_s: ([$rows[] | of("direct live").host_issue_s] | most),
+     host_issue_median_s: ([$rows[] | of("direct live").host_issue_s | select(. != null)] | sort | .[(length - 1) / 2 | floor]),
+     over_limit_geomean: ([$rows[].over_limit] | geomean),
+     torch_same_job_rows: ([$common[] | select(.torch_same_job)] | length),
      rows: ($rows | length)},
    rows: $rows}'

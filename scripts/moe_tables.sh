@@ -20,11 +20,11 @@ trap 'rm -f "$work"' EXIT
     def of($name): ([.methods[] | select(.name == $name)][0] // {}).median_s | us;
     def priced($name): ([.methods[] | select(.name == $name)][0] // {}).predicted_s | us;
     "compute: both GEMMs alone in one launch; limit: the largest of compute, link and weights, and constants. auto: the schedule of the least price.",
-    "Peers are not of this job: torch as the notes say; DeepEP as printed by others, times the ratio of torch'"'"'s compute then and in the torch run.",
+    "torch: rows marked with a star are of another job; DeepEP as printed by others, times the ratio of torch'"'"'s compute in these rows and then.",
     "",
     "| model | router | tokens | compute | limit | serial | direct | wave | interleave | alternate | best | best / limit | torch | torch / best | DeepEP scaled | DeepEP / best | auto |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    (.rows[] | "| \(.model) | \(.router) | \(.tokens) | \(.limit.compute_s | us) | \(.limit.limit_s | us) | \(of("serial")) | \(of("direct")) | \(of("wave")) | \(of("interleave")) | \(of("alternate")) | \(.best) | \(.over_limit | three) | \(.torch_layer_s | us) | \(.torch_speedup | three) | \(.deepep_scaled_s | us) | \(.deepep_speedup | three) | \(.auto // "-") |"),
+    (.rows[] | "| \(.model) | \(.router) | \(.tokens) | \(.limit.compute_s | us) | \(.limit.limit_s | us) | \(of("serial")) | \(of("direct")) | \(of("wave")) | \(of("interleave")) | \(of("alternate")) | \(.best) | \(.over_limit | three) | \(.torch_layer_s | us)\(if .torch_layer_s and (.torch_same_job | not) then "*" else "" end) | \(.torch_speedup | three) | \(.deepep_scaled_s | us) | \(.deepep_speedup | three) | \(.auto // "-") |"),
     "",
     "## Parts alone, prices, and gains over wave",
     "",
