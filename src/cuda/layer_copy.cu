@@ -89,6 +89,13 @@ DT_DEVICE bool dt_await_sent(const dt_tile_layer &layer) {
   return __syncthreads_and(good);
 }
 
+/* The wait alone, in one block. Where ranks share a device, a reduction that waits, or any kernel that is on the device
+ * before its turn, would hold the multiprocessors on which another rank has to compute what it waits for. */
+__global__ void __launch_bounds__(32) dt_layer_await_kernel(const __grid_constant__ dt_tile_layer layer) {
+  dt_grid_wait();
+  if (!dt_layer_failed(layer)) dt_await_sent(layer);
+}
+
 /* out[t] = sum over choices ascending of weight * row, in float32. A warp takes a token's 512 columns at a time. */
 __global__ void __launch_bounds__(DT_REDUCE_THREADS) dt_layer_reduce_kernel(const __grid_constant__ dt_tile_layer layer) {
   enum { AHEAD = 8, PARTS = 2 };
@@ -153,7 +160,7 @@ static cudaError_t dt_launch_early(const void *kernel, const dt_tile_layer *laye
                                    cudaStream_t stream) {
   cudaLaunchAttribute overlap = {};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  overlap.val.programmaticStreamSerializationAllowed = !layer->crowded;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3((unsigned)blocks);
   config.blockDim = dim3((unsigned)threads);
@@ -171,5 +178,9 @@ extern "C" cudaError_t dt_layer_put_launch(const dt_tile_layer *layer, int ctas,
   return dt_launch_early((const void *)dt_layer_put_kernel, layer, ctas, DT_COPY_THREADS, stream);
 }
 extern "C" cudaError_t dt_layer_reduce_launch(const dt_tile_layer *layer, int ctas, cudaStream_t stream) {
+  if (layer->crowded && layer->waits) {
+    const cudaError_t error = dt_launch_early((const void *)dt_layer_await_kernel, layer, 1, 32, stream);
+    if (error != cudaSuccess) return error;
+  }
   return dt_launch_early((const void *)dt_layer_reduce_kernel, layer, 2 * ctas, DT_REDUCE_THREADS, stream);
 }

@@ -24,7 +24,7 @@ DT_DEVICE bool dt_await_count(const dt_tile_layer &layer, uint32_t shared, const
     else if (waited > 20)
       dt_layer_watch_peers(layer);
     if (dt_layer_failed(layer)) {
-      dt_store_shared_word(shared + DT_SHARED_DEAD, 1);
+      dt_set_dead(shared);
       return false;
     }
   }

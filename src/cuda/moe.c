@@ -25,6 +25,8 @@ struct dt_cuda_moe {
   void *memory; /* of everything below that is not in a window */
   size_t memory_bytes, control_bytes;
   uint8_t *act;
+  dt_layer_state
+      *seen; /* pinned: a copy to other memory keeps the process's other copies waiting until it is through */
   dt_moe_plan plan;
   dt_tile_layer layer;
   CUtensorMap buffers[DT_LAYER_RANKS], staging; /* combine buffers; expert rows, for stores */
@@ -116,6 +118,24 @@ static dt_status check_device(dt_cuda_moe *m) {
   return dt_cuda_check(dt_moe_plan_prepare(SHARED_MAX), "plan");
 }
 
+/* Ranks that share this device. Their kernels wait for each other, so all need a place at once. */
+static dt_status share_device(dt_cuda_moe *m) {
+  struct cudaDeviceProp own;
+  cudaUUID_t ids[DT_LAYER_RANKS];
+  dt_status status = dt_cuda_check(cudaGetDeviceProperties(&own, m->device), "device");
+  if (!status) status = dt_comm_allgather(m->config.comm, &own.uuid, ids, sizeof *ids);
+  if (status) return status;
+  int sharing = 0;
+  for (int32_t r = 0; r < m->plan.ranks; r++) sharing += memcmp(&ids[r], &own.uuid, sizeof *ids) == 0;
+  const int most = own.multiProcessorCount / sharing / DT_TILE_CLUSTER * DT_TILE_CLUSTER;
+  m->plan.crowded = m->layer.crowded = sharing > 1;
+  if (sharing > 1 && m->config.sms == 0) m->sms = most;
+  if (sharing > 1 && m->sms > most)
+    return dt_fail(DT_ERR_ARGUMENT, "sms: %d; with %d ranks on device %d 0 to %d allowed", m->sms, sharing, m->device,
+                   most);
+  return DT_OK;
+}
+
 /* What is not in a window, in one allocation. */
 static dt_status make_memory(dt_cuda_moe *m) {
   const dt_cuda_moe_config *c = &m->config;
@@ -144,6 +164,8 @@ static dt_status make_memory(dt_cuda_moe *m) {
   }
   dt_status status = dt_cuda_check(cudaMalloc(&m->memory, bytes), "layer");
   if (!status) status = dt_cuda_check(cudaMemset(m->memory, 0, bytes), "layer");
+  if (!status)
+    status = dt_cuda_check(cudaHostAlloc((void **)&m->seen, sizeof *m->seen, cudaHostAllocPortable), "layer");
   if (!status) status = dt_cuda_check(cudaDeviceSynchronize(), "layer");
   if (status) return status;
   m->memory_bytes = bytes;
@@ -285,6 +307,7 @@ static void release(dt_cuda_moe *m) {
   if (!m) return;
   cudaSetDevice(m->device);
   cudaFree(m->memory);
+  cudaFreeHost(m->seen);
   free(m);
 }
 
@@ -319,6 +342,7 @@ dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe
     fill_plan(m);
     status = check_device(m);
   }
+  if (!status) status = share_device(m);
   if (!status) status = make_memory(m);
   if (status) /* the peers wait in make_windows */
     dt_comm_abort(config->comm, status, dt_error_detail());
@@ -467,8 +491,9 @@ dt_status dt_cuda_moe_run_part(dt_cuda_moe *m, dt_cuda_moe_part part, const dt_c
 }
 
 static dt_status read_state(dt_cuda_moe *m, void *stream, dt_layer_state *state) {
-  cudaError_t error = cudaMemcpyAsync(state, m->plan.state, sizeof *state, cudaMemcpyDeviceToHost, stream);
+  cudaError_t error = cudaMemcpyAsync(m->seen, m->plan.state, sizeof *state, cudaMemcpyDeviceToHost, stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
+  if (error == cudaSuccess) *state = *m->seen;
   return dt_cuda_check(error, "MoE layer");
 }
 

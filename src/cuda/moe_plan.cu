@@ -76,6 +76,12 @@ DT_DEVICE void dt_await_counts(const dt_moe_plan &p, uint32_t epoch) {
   __syncthreads();
 }
 
+/* The same, in one block: a table kernel that waits holds many multiprocessors. */
+__global__ void dt_moe_meet_kernel(const __grid_constant__ dt_moe_plan p) {
+  dt_grid_wait();
+  dt_await_counts(p, p.state->epoch);
+}
+
 /* What the engine and the copies start from; one thread of all. */
 DT_DEVICE void dt_write_state(const dt_moe_plan &p, const dt_moe_scratch &s) {
   const int32_t experts = p.experts, g = p.ranks * experts;
@@ -184,7 +190,7 @@ static cudaError_t dt_launch_early(const void *kernel, const dt_moe_plan *plan, 
                                    cudaStream_t stream) {
   cudaLaunchAttribute overlap = {};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  overlap.val.programmaticStreamSerializationAllowed = !plan->crowded;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3((unsigned)blocks);
   config.blockDim = dim3((unsigned)threads);
@@ -204,6 +210,10 @@ extern "C" cudaError_t dt_moe_count_launch(const dt_moe_plan *plan, cudaStream_t
 extern "C" cudaError_t dt_moe_table_launch(const dt_moe_plan *plan, int blocks, cudaStream_t stream) {
   size_t shared = sizeof(int32_t) * dt_moe_scratch_words(plan->ranks, plan->experts);
   if (dt_slots_place_bytes(&plan->slot) > shared) shared = dt_slots_place_bytes(&plan->slot);
+  if (plan->crowded && !plan->tiles_only) {
+    const cudaError_t error = dt_launch_early((const void *)dt_moe_meet_kernel, plan, 1, DT_WARP, 0, stream);
+    if (error != cudaSuccess) return error;
+  }
   return dt_launch_early((const void *)dt_moe_table_kernel, plan, blocks + (plan->tiles_only ? 0 : plan->slot.blocks),
                          DT_TABLE_THREADS, shared, stream);
 }

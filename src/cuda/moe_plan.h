@@ -20,6 +20,7 @@ typedef struct dt_moe_plan {
   int32_t raster_bands, piece_rows;        /* piece_rows divides a band */
   int32_t lead, group_tasks, wave_experts; /* lead: groups of L1 ahead of L2; DT_MOE_LEAD_ALL */
   int32_t alternate, staged; /* staged: rows of other ranks stay here (owner 1 of row_target) until they are put */
+  int32_t crowded;           /* 1: other ranks on this device, whose kernels need room while this one's wait */
   int32_t tiles_only;        /* the table again, for L1 and L2 without a dispatch */
   int32_t head;              /* 1024ths of the dispatch pieces that the dispatch kernel copies */
   int32_t put_blocks, bands_max;

@@ -16,6 +16,7 @@ enum {
   DT_SLOTS = 2, /* tickets drawn ahead of the tile in work */
   DT_DONES = 4, /* tiles whose stores may be under way: more than any warp can be ahead of another */
   DT_CONSUMER_WARPS = 8,
+  DT_DRAIN_US = 400, /* from giving up to running on: see dt_wait */
   DT_STAGE_A_BYTES = DT_TILE_M * DT_TILE_K * 2,
   DT_STAGE_B_BYTES = DT_TILE_N * DT_TILE_K * 2,
   DT_STAGE_BYTES = DT_STAGE_A_BYTES + DT_STAGE_B_BYTES,
@@ -72,26 +73,35 @@ DT_DEVICE const dt_tile_layer &dt_layer_of(const dt_tile_gemm &gemm) {
   return (const dt_tile_layer &)gemm;
 }
 
-/* Sticky in this CTA: once a thread has given up, nobody waits for anything any more, so that every role runs to its
- * end. */
+/* Sticky in this CTA, with the time: once a thread has given up, nobody waits for anything any more, so that every role
+ * runs to its end. */
+DT_DEVICE void dt_set_dead(uint32_t shared) {
+  if (dt_load_shared_word(shared + DT_SHARED_DEAD) == 0) dt_store_shared_word(shared + DT_SHARED_DEAD, dt_time_us() | 1);
+}
 template <bool Layer> DT_DEVICE void dt_give_up(const dt_tile_gemm &gemm, uint32_t shared, uint32_t error) {
-  dt_store_shared_word(shared + DT_SHARED_DEAD, 1);
+  dt_set_dead(shared);
   if constexpr (Layer)
     dt_layer_fail(dt_layer_of(gemm), DT_LAYER_ERROR_PIPE + error, -1, 0, 0);
   else
     atomicCAS(&gemm.header->error, 0u, error);
 }
-/* False if it gave up. A layer's launches also end when another CTA or rank has given up. */
+/* False if it gave up. A layer's launches also end when another CTA or rank has given up. Whoever waits in a CTA that
+ * gave up stays for a while: what it does next may arrive at barriers out of turn, and a loader of either CTA that still
+ * issued copies behind that would break its barriers. Until then both have run out of stages and noticed. */
 template <bool Layer>
 DT_DEVICE bool dt_wait(const dt_tile_gemm &gemm, uint32_t shared, uint32_t barrier, uint32_t parity, uint32_t error) {
   if (dt_barrier_try(barrier, parity)) return true;
   const uint32_t start = dt_time_us();
   while (!dt_barrier_try(barrier, parity)) {
-    if (dt_load_shared_word(shared + DT_SHARED_DEAD)) return false;
+    const uint32_t dead = dt_load_shared_word(shared + DT_SHARED_DEAD);
+    if (dead) {
+      while ((int32_t)(dt_time_us() - dead) < DT_DRAIN_US) continue;
+      return false;
+    }
     const uint32_t waited = dt_time_us() - start;
     if (waited > gemm.timeout_us) dt_give_up<Layer>(gemm, shared, error);
     if constexpr (Layer)
-      if (waited > 100 && dt_layer_failed(dt_layer_of(gemm))) dt_store_shared_word(shared + DT_SHARED_DEAD, 1);
+      if (waited > 100 && dt_layer_failed(dt_layer_of(gemm))) dt_set_dead(shared);
   }
   return true;
 }

@@ -72,6 +72,7 @@ typedef struct dt_tile_layer {
   float limit, alpha, add; /* act = min(g, limit) * sigmoid(alpha * min(g, limit)) * (clamp(u, limit) + add) */
   int32_t signals;         /* 1: tiles count towards `passed` */
   int32_t waits;           /* 0: for no peer and no arrival */
+  int32_t crowded;         /* 1: other ranks on this device; see layer_copy.cu */
   int32_t local_rows; /* not 0: L2's rows go to the first local_rows rows of owner `rank`, whatever row_target says */
   int32_t rank, ranks, top_k, bands_max;
   dt_layer_state *state;
