@@ -493,7 +493,7 @@ dt_status dt_cuda_moe_run_part(dt_cuda_moe *m, dt_cuda_moe_part part, const dt_c
 static dt_status read_state(dt_cuda_moe *m, void *stream, dt_layer_state *state) {
   cudaError_t error = cudaMemcpyAsync(m->seen, m->plan.state, sizeof *state, cudaMemcpyDeviceToHost, stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  if (error == cudaSuccess) *state = *m->seen;
+  *state = *m->seen;
   return dt_cuda_check(error, "MoE layer");
 }
 
