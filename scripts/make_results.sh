@@ -8,6 +8,7 @@ results=bench/results
 scripts/gemm_tables.sh
 scripts/combine_tables.sh
 scripts/attention_tables.sh
+scripts/ulysses_tables.sh
 scripts/moe_tables.sh
 scripts/calibration_tables.sh
 

@@ -1,0 +1,77 @@
+#!/bin/sh
+# Attention on two H200. With three files, merges what `draintile bench attention` and bench/peers/torch_ulysses.py
+# measured into bench/results/h200x2/attention.json; then writes docs/results/ulysses.md from that file. Nothing in
+# either is typed.
+#
+#   ulysses_tables.sh [BENCH.json TORCH.json COMMIT]
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+results=$root/bench/results/h200x2/attention.json
+out=$root/docs/results/ulysses.md
+work=$(mktemp)
+trap 'rm -f "$work"' EXIT
+if [ $# -ge 3 ]; then
+  jq -n --slurpfile ours "$1" --slurpfile torch "$2" --arg commit "$3" \
+    --slurpfile alone "$root/bench/results/h200/attention.json" '
+    def of($row; $name): ($row.methods[] | select(.method == $name)).median_s;
+    def best($row; $a; $b): [of($row; $a), of($row; $b)] | min;
+    def short: ["flux", "qwen-image", "sd35", "ltx"];
+    ($ours[0].rows | map(. as $r | ($torch[0].rows[] | select(.shape == $r.shape)) as $t | $r + {
+        torch: ($t | {median_s, library_s, repeats, max_relative_error}),
+        over: {
+          kernel_cudnn: ($t.median_s.attention / of($r; "kernel")),
+          fused_kernel: (best($r; "fused"; "fused-graph") / of($r; "kernel")),
+          fused_minus_kernel_s: (best($r; "fused"; "fused-graph") - of($r; "kernel")),
+          whole_kernel: (best($r; "whole"; "whole-graph") / of($r; "kernel")),
+          whole_minus_kernel_s: (best($r; "whole"; "whole-graph") - of($r; "kernel")),
+          library: ($t.library_s / best($r; "fused"; "fused-graph")),
+          torch: ($t.median_s.whole_graph / best($r; "whole"; "whole-graph")),
+          one_gpu: ($t.median_s.one_gpu / best($r; "whole"; "whole-graph"))}})) as $rows |
+    def least(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | min;
+    def most(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | max;
+    def named($names): . as $r | $names | index($r.shape) != null;
+    {schema: "draintile-attention-results", version: 1, commit: $commit, device: $ours[0].device, date: $ours[0].date,
+     ranks: $ours[0].ranks, command: "draintile bench attention; bench/peers/torch_ulysses.py, in one job",
+     torch: ($torch[0] | {torch, cuda, cudnn, nccl, driver, command, sm_clock}),
+     summary: {
+       kernel_over_cudnn_min_d128: least(.head_dim == 128; "kernel_cudnn"),
+       kernel_over_cudnn_min_d64: least(.head_dim == 64; "kernel_cudnn"),
+       kernel_over_cudnn_min_causal: $alone[0].summary.kernel_over_cudnn_min_causal,
+       kernel_over_cudnn_min_d256: $alone[0].summary.kernel_over_cudnn_min_d256,
+       fused_over_kernel_max_s16384: most(.tokens >= 16384; "fused_kernel"),
+       fused_minus_kernel_max_s_short: most(.tokens < 16384; "fused_minus_kernel_s"),
+       whole_over_kernel_max_s16384: most(.tokens >= 16384; "whole_kernel"),
+       whole_minus_kernel_max_s_short: most(.tokens < 16384; "whole_minus_kernel_s"),
+       library_speedup_flux: least(.shape == "flux"; "library"),
+       library_speedup_sd35: least(.shape == "sd35"; "library"),
+       library_speedup_min: least(true; "library"),
+       torch_speedup_min_image: least(named(short); "torch"),
+       torch_speedup_min_video: least(.tokens >= 16384; "torch"),
+       one_gpu_speedup_min: least(true; "one_gpu"),
+       bit_equal: $ours[0].summary.bit_equal,
+       max_error_over_torch: ([$rows[] | .max_relative_error / .torch.max_relative_error] | max)},
+     rows: $rows}' >"$work"
+  cp "$work" "$results"
+fi
+[ -f "$results" ] || exit 0
+{
+  echo "# Attention on two H200"
+  echo
+  echo "Made by \`scripts/ulysses_tables.sh\` from \`bench/results/h200x2/attention.json\`, which holds all samples of ours and"
+  echo "the libraries' medians; nothing here is typed."
+  echo
+  jq -r '
+    def us: if . == null then "-" else . * 1e7 | round / 10 end;
+    def three: if . == null then "-" else . * 1000 | round / 1000 end;
+    def of($row; $name): ($row.methods[] | select(.method == $name)).median_s;
+    "\(.device) x \(.ranks), torch \(.torch.torch), cuDNN \(.torch.cudnn), NCCL \(.torch.nccl), commit \(.commit); us, medians of the slower rank.",
+    "kernel: the attention of a rank alone; fused: with the way out, to remote completion; in: the way in alone; whole: all, the way",
+    "in beside the attention; cuDNN, torch: attention alone, and pack, NCCL, cuDNN, NCCL, unpack from a CUDA graph.", "",
+    "| shape | tokens | heads x dim | TFLOP/s | kernel | cuDNN | fused | fused, graph | in | serial | whole | whole, graph | torch | one GPU | whole / kernel | torch / whole | one GPU / whole | samples |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    (.rows[] | . as $r | "| \(.shape) | \(.tokens) | \(.heads) x \(.head_dim) | \(.kernel_flop_per_s / 1e12 | round) | \(of($r; "kernel") | us) | \(.torch.median_s.attention | us) | \(of($r; "fused") | us) | \(of($r; "fused-graph") | us) | \(of($r; "in") | us) | \(of($r; "serial") | us) | \(of($r; "whole") | us) | \(of($r; "whole-graph") | us) | \(.torch.median_s.whole_graph | us) | \(.torch.median_s.one_gpu | us) | \(.over.whole_kernel | three) | \(.over.torch | three) | \(.over.one_gpu | three) | \(.repeat) |"),
+    "", "| figure | value |", "|---|---|",
+    (.summary | to_entries[] | "| `\(.key)` | \(.value | if type == "number" and . < 0.01 then . elif type == "number" then (. * 1000 | round / 1000) else . end) |")
+  ' "$results"
+} >"$work"
+cp "$work" "$out"
