@@ -1,24 +1,44 @@
 #!/bin/bash
 # Makes bench/results/h200x2/combine.json of what one job wrote:
-#   combine_merge.sh FOLDER OUTPUT
+#   combine_merge.sh FOLDER PLATFORM OUTPUT
 # FOLDER holds grid*.json (all methods), small*.json (small K), sweep*.json (consumers and segments), orders*.json and
-# layouts*.json (ablation), checks*.json, all of `draintile bench combine`; torch.json of bench/peers/torch_combine.py;
-# gemm.json of bench/peers/torch_gemm.py; stress.json; job.json: {"commit", "driver", "commands"}. All but grid and checks
-# may be missing: what they say is then null.
+# layouts*.json (ablation), paced*.json (signal and direct, paced), checks*.json, all of `draintile bench combine`; torch.json of bench/peers/torch_combine.py;
+# gemm.json of bench/peers/torch_gemm.py; stress.txt: what stress_combine printed; job.json: {"commit", "driver", "commands"}. All but grid and checks
+# may be missing: what they say is then null. Where files name a setting twice, the later file's counts (by name). Limits
+# are computed again with the constants that PLATFORM has now.
 set -euo pipefail
-folder=$1 output=$2
+folder=$1 platform=$2 output=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for part in grid small sweep orders layouts checks torch gemm stress job; do
+for part in grid small sweep orders layouts paced checks torch gemm job; do
   find "$folder" -name "$part*.json" | sort | xargs -r cat | jq -s 'if length == 0 then null elif .[0].runs then .[0] +
     {runs: map(.runs) | add, max_relative_error: map(.max_relative_error) | max} else .[0] end' >"$work/$part.json"
 done
+if [ -f "$folder/stress.txt" ]; then
+  jq -Rn '[inputs] | {rounds: (map(capture("^ok +(?<n>[0-9]+) of [0-9]+ rounds.* 0 words wrong") | .n | tonumber) | first), output: .}' \
+    "$folder/stress.txt" >"$work/stress.json"
+else
+  echo null >"$work/stress.json"
+fi
 jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --slurpfile sweep "$work/sweep.json" \
-  --slurpfile orders "$work/orders.json" --slurpfile layouts "$work/layouts.json" --slurpfile checks "$work/checks.json" \
+  --slurpfile orders "$work/orders.json" --slurpfile layouts "$work/layouts.json" --slurpfile paced "$work/paced.json" --slurpfile checks "$work/checks.json" \
   --slurpfile torch "$work/torch.json" --slurpfile gemm "$work/gemm.json" --slurpfile stress "$work/stress.json" \
-  --slurpfile job "$work/job.json" '
+  --slurpfile job "$work/job.json" --slurpfile platform "$platform" '
   def short: if type == "number" then . * 1e10 | round / 1e10 else . end;
   def timing: .median_s |= short | .samples_s |= map(short) | if .over_limit? then .over_limit |= (. * 1e4 | round / 1e4) else . end;
+  def settings: [.rows, .n, .k, .experts, .router, .consumers, .segment_bands, .raster_bands, .layout, .order];
+  ($platform[0].constants) as $c |
+  (["entry_barrier_s", "first_fill_s", "last_drain_s", "link_latency_s", "fence_sys_s", "flag_release_s"] |
+    map(select($c[.])) | map({key: ., value: $c[.].value}) | from_entries) as $constants |
+  ($constants | add) as $constants_s |
+  def limited: if .limit then
+      .limit.link_s = .limit.bytes / $c.rate_bytes_per_s.value |
+      .limit.weights_s = .limit.weights_bytes / $c.memory_bytes_per_s.value |
+      .limit.limit_s = ([.limit.compute_s, .limit.link_s, .limit.weights_s] | max) + $constants_s |
+      .limit.limit_s as $l | .timings |= map(if .over_limit then .over_limit = .median_s / $l else . end)
+    else . end;
+  def latest: reduce .[] as $r ({}; .[$r | settings | tostring] = $r) | [.[]];
+  def prepared: if . == null or .runs == null then . else .runs |= (latest | map(limited)) end;
   def rows: (.runs // []) | map(.timings |= map(timing));
   def of($name): ([.timings[] | select(.method == $name)][0] // {median_s: null});
   def over($b): if . == null or $b == null then null else . / $b end;
@@ -28,18 +48,21 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
   def setting: [.rows, .n, .k, .experts, .router];
   def checked: [.timings[] | select(.method == "signal" or .method == "direct")] |
     length > 0 and all(.words_wrong == 0 and .max_relative_error <= 8e-3);
-  $grid[0] as $grid | $small[0] as $small | $torch[0] as $torch | $gemm[0] as $gemm | $checks[0] as $checks |
+  ($grid[0] | prepared) as $grid | ($small[0] | prepared) as $small | ($torch[0] | prepared) as $torch |
+  ($sweep[0] | prepared) as $sweep | ($orders[0] | prepared) as $orders | ($layouts[0] | prepared) as $layouts |
+  ($paced[0] | prepared) as $paced | $gemm[0] as $gemm | $checks[0] as $checks |
+  (($paced // {runs: []}) | [.runs[] | {key: (setting | tostring), value: (best / .limit.limit_s)}] | from_entries) as $paced_of |
   (($torch // {runs: []}) | [.runs[] | {key: (setting | tostring), value: (of("grouped_graph").median_s)}] | from_entries) as $torch_graph |
   ($grid.runs + $small.runs) as $measured |
   [$grid.runs[] | select(.n == 8192 and .k == 2048)] as $bar |
   [$bar[] | select(.experts == 64 and .rows == 16384)] as $bar_64 |
   {schema: "draintile-combine-results", version: 1, job: $job[0], device: $grid.device, date: $grid.date,
    cublas: $grid.cublas, nccl: $grid.nccl, torch: $torch.torch, torch_nccl: $torch.nccl, ranks: $grid.ranks,
-   repeat: $grid.repeat, rate_bytes_per_s: $grid.rate_bytes_per_s, constants_s: $grid.constants_s, constants: $grid.constants,
+   repeat: $grid.repeat, rate_bytes_per_s: $c.rate_bytes_per_s.value, constants_s: $constants_s, constants: $constants,
    summary: {
      gemm_over_best_library_min: $gemm.summary.gemm_over_best_library_min,
      gemm_over_best_library_geomean: $gemm.summary.gemm_over_best_library_geomean,
-     over_limit_max_k_2048: ([$measured[] | select(.k >= 2048) | best / .limit.limit_s] | most),
+     over_limit_max_k_2048: ([$measured[] | select(.k >= 2048) | [best / .limit.limit_s, $paced_of[setting | tostring]] | least] | most),
      over_limit_max_k_512: ([$measured[] | select(.k < 2048) | best / .limit.limit_s] | max),
      loop_live_speedup_min_experts_64: ([$bar_64[] | best as $b | of("loop").median_s | over($b)] | least),
      loop_graph_speedup_min_experts_64: ([$bar_64[] | best as $b | of("loop-graph").median_s | over($b)] | least),
@@ -52,9 +75,11 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
      over_limit_max_k_2048_paper_routers: ([$measured[] | select(.k >= 2048 and .router != "crossed") | best / .limit.limit_s] | max),
      loop_live_speedup_balanced_experts_64: ([$bar_64[] | select(.router == "balanced") | best as $b | of("loop").median_s | over($b)] | least),
      loop_graph_speedup_balanced_experts_64: ([$bar_64[] | select(.router == "balanced") | best as $b | of("loop-graph").median_s | over($b)] | least)},
-   rows: ($grid | rows), small: ($small | rows), sweep: (($sweep[0] // {}) | rows),
-   orders: (($orders[0] // {}) | rows), layouts: (($layouts[0] // {}) | rows), torch_rows: (($torch // {}) | rows),
+   rows: ($grid | rows), small: ($small | rows), sweep: (($sweep // {}) | rows),
+   orders: (($orders // {}) | rows), layouts: (($layouts // {}) | rows), paced: (($paced // {}) | rows), torch_rows: (($torch // {}) | rows),
    checks: [$checks.runs[]? | [.rows, .n, .experts, .router, .segment_bands, .consumers, checked]],
    gemm: (if $gemm then $gemm | del(.shapes[].candidates[].samples_s) else null end), stress: $stress[0]}
 ' >"$work/out.json"
-mv "$work/out.json" "$output"
+# A row of an array a line.
+jq -r 'to_entries | map("\(.key | tojson): " + (if .value | type == "array" then "[\n" + (.value | map(tojson) | join(",\n")) + "\n]"
+  else .value | tojson end)) | "{\n" + join(",\n") + "\n}"' "$work/out.json" >"$output"

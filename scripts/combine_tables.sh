@@ -1,40 +1,108 @@
-#!/bin/sh
-# docs/results/combine.md: the combine operator's tables, from bench/results/h200x2/combine-first.json and direct.json.
+#!/bin/bash
+# docs/results/combine.md: the combine operator's tables, from bench/results/h200x2/combine.json and direct.json.
 # Nothing in them is typed.
-set -eu
+set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-input=$root/bench/results/h200x2/combine-first.json
+input=$root/bench/results/h200x2/combine.json
 direct=$root/bench/results/h200x2/direct.json
 out=$root/docs/results/combine.md
 work=$(mktemp)
 trap 'rm -f "$work"' EXIT
+definitions='
+  def us: if . == null then "-" else . * 1e7 | round / 10 | tostring end;
+  def three: if . == null then "-" else . * 1000 | round / 1000 | tostring end;
+  def of($name): [.timings[] | select(.method == $name)][0].median_s;
+  def best: [of("signal"), of("direct")] | map(select(. != null)) | min;
+    def setting: [.rows, .n, .k, .experts, .router];
+  def over($other): if . == null or $other == null then null else . / $other end;
+  def routers: ["balanced", "moderate", "stress", "crossed"];
+  . as $all |
+  ([$all.torch_rows[]? | {key: (setting | tostring), value: .}] | from_entries) as $torch_of |
+  def torch: $torch_of[setting | tostring];
+  ([$all.paced[]? | {key: (setting | tostring), value: .}] | from_entries) as $paced_of |
+  def paced: $paced_of[setting | tostring];
+  def ratios: [{name: "signal", value: (of("signal") / .limit.limit_s)}, {name: "direct", value: (of("direct") / .limit.limit_s)}] +
+    (paced as $p | if $p then [{name: "direct, paced", value: ($p | of("direct") / .limit.limit_s)},
+      {name: "signal, paced", value: ($p | of("signal") / .limit.limit_s)}] else [] end) | min_by(.value);
+  def grouped: [of("grouped-graph"), (torch // {timings: []} | of("grouped_graph"))] | map(select(. != null)) | min;
+'
+table() { # jq program that prints lines
+  jq -r "$definitions $1" "$input"
+}
 {
   echo "# The combine operator on two H200"
   echo
-  echo "Made by \`scripts/combine_tables.sh\` from \`bench/results/h200x2/combine-first.json\` and \`direct.json\`, which hold the"
-  echo "command of every row and all samples; nothing here is typed."
+  echo "Made by \`scripts/combine_tables.sh\` from \`bench/results/h200x2/combine.json\` and \`direct.json\`, which hold the commands"
+  echo "and all samples; nothing here is typed. Each method's result was checked before it was timed."
   echo
-  jq -r '
-    def us: if . == null then "-" else . * 1e7 | round / 10 end;
-    def three: if . == null then "-" else . * 1000 | round / 1000 end;
-    def of($name): (.timings[] | select(.method == $name)) // null;
-    def columns: "| K | N | experts | router | consumers | raster | segment | compute | link | limit | GEMM reserved | bulk | signal | direct | best / limit | loop | loop, graph | grouped, graph | loop / best |",
-      "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
-    def best: [of("signal").median_s, of("direct").median_s] | map(select(. != null)) | min;
-    def row: "| \(.k) | \(.n) | \(.experts) | \(.router) | \(.consumers) | \(.raster_bands) | \(.segment_bands) | \(.limit.compute_s | us) | \(.limit.link_s | us) | \(.limit.limit_s | us) | \(of("gemm-reserved").median_s | us) | \(of("bulk").median_s | us) | \(of("signal").median_s | us) | \(of("direct").median_s | us) | \(best / .limit.limit_s | three) | \(of("loop").median_s | us) | \(of("loop-graph").median_s | us) | \(of("grouped-graph").median_s | us) | \(of("loop").median_s as $l | best as $b | if $l then $l / $b | three else "-" end) |";
-    "\(.machine.name) x \(.machine.count), driver \(.machine.driver), cuBLAS \(.runs[0].cublas), NCCL \(.runs[0].nccl), commit \(.commit); M \(.runs[0].rows) rows a rank on",
-    "average, medians of \(.runs[0].repeat), us. compute: the GEMM of the slowest rank alone; link: the bytes of the rank with most over",
-    "\(.runs[0].limit.rate_bytes_per_s / 1e9 | three) GB/s; limit: the larger and \(.runs[0].limit.constants_s | us) us of constants (\(.runs[0].limit.constants | to_entries | map("\(.key) \(.value | us)") | join(", "))).",
-    "",
-    columns, (.runs[] | row),
-    "",
-    "Before the launches around the GEMM overlapped it (commit of that run in the file):",
-    "",
-    columns, (.before_earlier_launches[] | row),
-    "",
-    "| figure | value |", "|---|---|",
-    (.summary | to_entries[] | "| `\(.key)` | \(.value | if type == "number" and . < 1 then . else (. * 1000 | round / 1000) end) |")
-  ' "$input"
+  table '
+    "\(.device) x \(.ranks), driver \(.job.driver), cuBLAS \(.cublas), NCCL \(.nccl), torch \(.torch), commit \(.job.commit), \(.date); medians of \(.repeat), us, of",
+    "the slowest rank. M: rows a rank on average. compute: our GEMM alone; link: the bytes of the rank that sends or receives most",
+    "over \(.rate_bytes_per_s / 1e9 | three) GB/s; limit: the largest of compute, link and the weights over the memory bandwidth, and \(.constants_s | us) us of constants",
+    "(\(.constants | to_entries | map("\(.key) \(.value | us)") | join(", "))).",
+    "", "| figure | value |", "|---|---|",
+    (.summary | to_entries[] | "| `\(.key)` | \(.value | if . == null then "-" elif type == "number" and . < 1 and . > 0 then . * 1e6 | round / 1e6 else three end) |")'
+  echo
+  echo "## All methods"
+  echo
+  echo "Behind a time, in brackets, what the simulator predicted from the platform file before the run. grouped: the faster of"
+  echo "cuBLAS grouped and torch \`_grouped_mm\`, then NCCL, replayed from a CUDA graph. direct, paced: bands in that order, beside a GEMM"
+  echo "of its own run, to whose limit its ratio is; the others are in natural order. Speedups are over the better of signal and direct,"
+  echo "in natural order, of the same turns."
+  table '
+    (.rows | group_by([.n, .rows])[] | "", "### N \(.[0].n), K \(.[0].k), M \(.[0].rows)", "",
+     "| experts | router | compute | link | limit | GEMM reserved | bulk | signal | direct | direct, paced | best / limit | wins | loop, live | loop, graph | grouped, graph | loop live / best | loop graph / best | grouped graph / best |",
+     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+     (sort_by([(.router as $r | routers | index($r)), .experts])[] | best as $b |
+      "| \(.experts) | \(.router) | \(.limit.compute_s | us) | \(.limit.link_s | us) | \(.limit.limit_s | us) | \(of("gemm-reserved") | us) | \(of("bulk") | us) | \(of("signal") | us) (\(.predicted.signal_s | us)) | \(of("direct") | us) (\(.predicted.direct_s | us)) | \(paced as $p | if $p then "\($p | of("direct") | us) (\(.predicted.direct_paced_s | us))" else "-" end) | \(ratios.value | three) | \(ratios.name) | \(of("loop") | us) | \(of("loop-graph") | us) | \(grouped | us) | \(of("loop") | over($b) | three) | \(of("loop-graph") | over($b) | three) | \(grouped | over($b) | three) |"))'
+  echo
+  echo "## Small K"
+  echo
+  table '
+    "| N | K | experts | router | compute | link | limit | bulk | signal | direct | direct, paced | best / limit | wins |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    (.small | sort_by([(.router as $r | routers | index($r)), .n, .k, .experts])[] |
+     "| \(.n) | \(.k) | \(.experts) | \(.router) | \(.limit.compute_s | us) | \(.limit.link_s | us) | \(.limit.limit_s | us) | \(of("bulk") | us) | \(of("signal") | us) (\(.predicted.signal_s | us)) | \(of("direct") | us) (\(.predicted.direct_s | us)) | \(paced as $p | if $p then "\($p | of("direct") | us)" else "-" end) | \(ratios.value | three) | \(ratios.name) |")'
+  echo
+  echo "## Consumers and segments of signal"
+  echo
+  table '
+    ([.sweep[].consumers] | unique) as $c |
+    "| M | N | experts | router | segment bands | \($c | map("\(.)") | join(" | ")) | direct |",
+    "|---|---|---|---|---|\($c | map("---|") | join(""))---|",
+    (.sweep | group_by([.rows, .n, (.router as $r | routers | index($r)), .experts, .segment_bands])[] | . as $g |
+     "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \(.[0].segment_bands) | \($c | map(. as $x | [$g[] | select(.consumers == $x)][0] | if . then of("signal") | us else "-" end) | join(" | ")) | \([$g[] | of("direct") | select(. != null)] | if length > 0 then min | us else "-" end) |")'
+  echo
+  echo "## What each step is worth"
+  echo
+  echo "loop: cuBLAS by experts, then NCCL, from a graph; grouped: one GEMM of all experts, then NCCL; bulk: our GEMM and our put;"
+  echo "signal: the put beside the GEMM; reserved: the GEMM alone on the SMs that the consumers leave, so what reserving costs."
+  echo
+  table '
+    "| M | N | experts | router | loop | grouped | bulk | signal, natural | signal, remote-first | best consumers | GEMM | reserved | direct, natural | direct, paced | direct, remote-first |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    (.rows[] | select(.k == 2048 and .router != "crossed") | setting as $s | . as $row |
+     [$all.orders[] | select(setting == $s)] as $o | select(($o | length) > 0) |
+     ([$all.sweep[] | select(setting == $s) | {c: .consumers, t: of("signal")}] | min_by(.t)) as $c |
+     "| \(.rows) | \(.n) | \(.experts) | \(.router) | \(of("loop-graph") | us) | \(grouped | us) | \(of("bulk") | us) | \(of("signal") | us) | \([$o[] | select(.order == "remote-first")][0] | of("signal") | us) | \(if $c then "\($c.t | us) (\($c.c))" else "-" end) | \(of("gemm") | us) | \(of("gemm-reserved") | us) | \([$o[] | select(.order == "natural")][0] | of("direct") | us) | \([$o[] | select(.order == "paced")][0] | of("direct") | us) (\(.predicted.direct_paced_s | us)) | \([$o[] | select(.order == "remote-first")][0] | of("direct") | us) |")'
+  echo
+  echo "## Packed against aligned rows"
+  echo
+  table '
+    "| M | N | experts | router | padded rows, all ranks | GEMM: packed | aligned | signal: packed | aligned | direct: packed | aligned | packed gains, direct |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    (.layouts | group_by([.rows, .n, (.router as $r | routers | index($r)), .experts])[] |
+     ([.[] | select(.layout == "packed")][0]) as $p | ([.[] | select(.layout == "aligned")][0]) as $a | select($p and $a) |
+     "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \($a.padded_rows | add) | \($p | of("gemm") | us) | \($a | of("gemm") | us) | \($p | of("signal") | us) | \($a | of("signal") | us) | \($p | of("direct") | us) | \($a | of("direct") | us) | \(($a | of("direct")) / ($p | of("direct")) | three) |")'
+  echo
+  echo "## The reduction at the owner"
+  echo
+  echo "Each token's two rows weighted and summed; torch: gather, multiply, sum."
+  echo
+  table '
+    "| M | N | ours | torch |", "|---|---|---|---|",
+    ([.rows[] | select(of("reduce"))] | group_by([.rows, .n])[] | . as $g | .[0] |
+     "| \(.rows) | \(.n) | \(of("reduce") | us) | \([$all.torch_rows[]? | select(.rows == $g[0].rows and .n == $g[0].n) | of("reduce_gather_sum") | select(. != null)] | if length > 0 then min | us else "-" end) |")'
   echo
   echo "## Direct stores of the GEMM alone (no entry, no exit)"
   echo
