@@ -6,7 +6,14 @@
 #include <draintile/simulate.h>
 #include <math.h>
 
-enum { TILE_M = 128, TILE_N = 256, RANKS_MAX = 8, SMS = 132, GEMM_RASTER = 16, SIGNAL_RASTER = 4 };
+enum {
+  TILE_M = 128,
+  TILE_N = 256,
+  RANKS_MAX = 8,
+  SMS = 132, /* of an H200: platform files do not say */
+  GEMM_RASTER = 16,
+  SIGNAL_RASTER = 4
+};
 /* A tile of 64 rows takes 0.63 of a whole one's time (src/cuda/tile_table.h): base and rows of a straight line. */
 static const double base_share = 0.26;
 
