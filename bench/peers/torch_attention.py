@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -176,7 +177,7 @@ def main():
         r = records[-1]
         print(*shape, f"over cuDNN {r['over_cudnn']:.3f}, error {r['error_over_torch']:.3f};",
               *(f"{c['name']} {c['median_s'] * 1e6:.1f} us {c['flop_per_s'] * 1e-12:.0f};" for c in r["candidates"]), flush=True)
-        result = {"schema": 1, "command": " ".join(sys.argv), "commit": arguments.commit, "device": smi("name"),
+        result = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv), "commit": arguments.commit, "device": smi("name"),
                   "driver": smi("driver_version"), "torch": torch.__version__, "cuda": torch.version.cuda,
                   "sm_clock": smi("clocks.sm"), "repeats": arguments.repeats, "summary": summarize(records), "shapes": records}
         with open(arguments.json, "w") as file:

@@ -146,7 +146,7 @@ def worker(rank, arguments, settings):
         if rank == 0:
             print(*s.values(), *(f"{name} {value * 1e6:.1f}" for name, value in medians.items()), flush=True)
     if rank == 0:
-        result = {"schema": "draintile-peer-torch-combine", "version": 1, "command": " ".join(sys.argv),
+        result = {"schema": "draintile-peer-torch-combine", "version": 1, "command": " ".join(os.path.basename(a) for a in sys.argv),
                   "device": torch.cuda.get_device_name(0), "torch": torch.__version__,
                   "nccl": ".".join(map(str, torch.cuda.nccl.version())), "ranks": arguments.ranks,
                   "repeat": arguments.repeats, "runs": runs}

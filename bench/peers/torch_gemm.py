@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -211,7 +212,7 @@ def main():
         records.append(measure(ours, shape, variants, arguments.repeats, flush))
         print(*shape, *(f"{c['name']} {c['median_s'] * 1e6:.1f} us {c['flop_per_s'] * 1e-12:.0f};"
                         for c in records[-1]["candidates"]), flush=True)
-    result = {"schema": 1, "command": " ".join(sys.argv), "commit": arguments.commit, "device": smi("name"),
+    result = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv), "commit": arguments.commit, "device": smi("name"),
               "driver": smi("driver_version"), "torch": torch.__version__, "cuda": torch.version.cuda,
               "sm_clock_max": smi("clocks.max.sm"), "repeats": arguments.repeats,
               "summary": summarize(records, "draintile_" + arguments.variants.split(":")[0]),

@@ -195,7 +195,7 @@ def work(rank, arguments, port):
     dist.all_reduce(word)
     out = open(arguments.json, "w") if rank == 0 else None
     if out:
-        setting = {"schema": 1, "command": " ".join(sys.argv), "device": torch.cuda.get_device_name(),
+        setting = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv), "device": torch.cuda.get_device_name(),
                    "torch": torch.__version__, "cuda": torch.version.cuda,
                    "nccl": ".".join(map(str, torch.cuda.nccl.version())), "ranks": ranks,
                    "repeats": arguments.repeats, "seed": arguments.seed}

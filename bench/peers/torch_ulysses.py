@@ -164,7 +164,7 @@ def measure(rank, ranks, name, arguments, align):
 
 def write(arguments, rows):
     version = ".".join(map(str, torch.cuda.nccl.version()))
-    result = {"schema": "draintile-torch-ulysses", "version": 1, "command": " ".join(sys.argv),
+    result = {"schema": "draintile-torch-ulysses", "version": 1, "command": " ".join(os.path.basename(a) for a in sys.argv),
               "commit": arguments.commit, "devices": smi("name"), "driver": smi("driver_version")[0],
               "torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
               "nccl": version, "sm_clock": smi("clocks.sm"), "sm_clock_max": smi("clocks.max.sm"),
