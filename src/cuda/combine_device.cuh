@@ -3,29 +3,7 @@
 #define DT_CUDA_COMBINE_DEVICE_CUH
 
 #include "cuda/combine_kernels.h"
-#include "cuda/ptx.cuh"
-
-DT_DEVICE uint32_t dt_acquire_sys(const uint32_t *word) {
-  uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-  return value;
-}
-DT_DEVICE uint32_t dt_acquire_gpu(const uint32_t *word) {
-  uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-  return value;
-}
-DT_DEVICE void dt_fence_sys() {
-  asm volatile("fence.acq_rel.sys;" ::: "memory");
-}
-DT_DEVICE void dt_release_sys(uint32_t *word, uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-DT_DEVICE uint32_t dt_add_acq_rel(uint32_t *word, uint32_t value) {
-  uint32_t old;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(word), "r"(value) : "memory");
-  return old;
-}
+#include "cuda/words.cuh"
 
 DT_DEVICE void dt_combine_fail(const dt_combine_params &p, uint32_t error, int32_t index, uint32_t expected,
                                uint32_t seen) {

@@ -1,25 +1,10 @@
 /* The Ulysses operator's kernels beside the attention: entry, copies, arrival, exit. Every wait is bounded; whoever
  * gives up says so to its peers and publishes no arrival. Pairs of the memory order are named at both ends. */
 #include "cuda/ulysses_kernels.h"
-#include "cuda/ptx.cuh"
+#include "cuda/words.cuh"
 
-DT_DEVICE uint32_t dt_acquire_sys(const uint32_t *word) {
-  uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-  return value;
-}
-DT_DEVICE void dt_fence_sys() {
-  asm volatile("fence.acq_rel.sys;" ::: "memory");
-}
-DT_DEVICE void dt_release_sys(uint32_t *word, uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
 DT_DEVICE void dt_release_add_sys(uint32_t *word, uint32_t value) {
   asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
-/* Rows written by the copy engine, next read by another one's. */
-DT_DEVICE void dt_fence_async_global() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 /* Until at most `Left` of this thread's groups are not yet written. */
 template <int Left> DT_DEVICE void dt_bulk_wait() {
