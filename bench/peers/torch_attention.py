@@ -35,7 +35,7 @@ class Attention(ctypes.Structure):
                 ("kv_heads", ctypes.c_int32), ("head_to_kv", ctypes.c_void_p), ("head_dim", ctypes.c_int32),
                 ("causal", ctypes.c_int32), ("scale", ctypes.c_float), ("owners", Owner * 16),
                 ("owners_count", ctypes.c_int32), ("arrived", ctypes.c_void_p), ("arrived_target", ctypes.c_uint32),
-                ("arrived_target_from", ctypes.c_void_p), ("paced", ctypes.c_int32), ("sms", ctypes.c_int32),
+                ("arrived_target_from", ctypes.c_void_p), ("sms", ctypes.c_int32),
                 ("timeout_s", ctypes.c_double)]
 
 

@@ -25,7 +25,7 @@ typedef struct dt_cuda_attention_owner {
   int64_t first, rows;
   void *out;
   int64_t row_stride; /* elements between rows; a multiple of 8 */
-  int32_t remote;     /* 1: another device's memory: its tiles come first and are paced */
+  int32_t remote;     /* 1: another device's memory: its tiles come first */
 } dt_cuda_attention_owner;
 
 /* Device pointers, 16-byte aligned; strides in elements, multiples of 8. */
@@ -45,7 +45,6 @@ typedef struct dt_cuda_attention {
   const uint32_t *arrived; /* NULL, or [heads]: a head's tiles wait (acquire, system scope) until its word, */
   uint32_t arrived_target; /* compared by difference, has reached the target */
   const uint32_t *arrived_target_from; /* NULL, or device memory that holds the target instead (graph replays) */
-  int32_t paced;                       /* 1: stores to remote owners trickle during the next tile; -1: chosen */
   int32_t sms;                         /* multiprocessors to use; 0: all */
   double timeout_s;                    /* of a wait inside the kernel, below 4,000; 0: 10 */
 } dt_cuda_attention;

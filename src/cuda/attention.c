@@ -11,7 +11,6 @@ void dt_cuda_attention_init(dt_cuda_attention *attention) {
   memset(attention, 0, sizeof *attention);
   attention->size = sizeof *attention;
   attention->scale = NAN;
-  attention->paced = -1;
 }
 
 static dt_status check_numbers(const dt_cuda_attention *a) {
