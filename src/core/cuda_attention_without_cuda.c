@@ -15,7 +15,6 @@ void dt_cuda_attention_init(dt_cuda_attention *attention) {
   memset(attention, 0, sizeof *attention);
   attention->size = sizeof *attention;
   attention->scale = NAN;
-  attention->paced = -1;
 }
 dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t *bytes) {
   (void)attention, (void)bytes;
