@@ -1,0 +1,129 @@
+/* The MoE layer: what a configuration may be. */
+#include <string.h>
+
+#include "core/error.h"
+#include "moe_handle.h"
+
+enum { EXPERTS_MAX = 2000 };
+
+void dt_cuda_moe_config_init(dt_cuda_moe_config *config) {
+  *config = (dt_cuda_moe_config){.size = sizeof *config, .schedule = DT_SCHEDULE_DIRECT};
+}
+
+static dt_status check_schedule(const dt_cuda_moe_config *c) {
+  const dt_schedule s = c->schedule;
+  if (s != DT_SCHEDULE_SERIAL && s != DT_SCHEDULE_DIRECT && s != DT_SCHEDULE_WAVE && s != DT_SCHEDULE_INTERLEAVE &&
+      s != DT_SCHEDULE_ALTERNATE)
+    return dt_fail(DT_ERR_UNSUPPORTED, "schedule: %s; serial, direct, wave, interleave or alternate on GPUs",
+                   dt_schedule_name(s));
+  if (c->raster_bands < 0 || c->raster_bands % 2 != 0 || c->raster_bands > 1 << 16)
+    return dt_fail(DT_ERR_ARGUMENT, "raster_bands: %d; an even number up to 65536, or 0, allowed", c->raster_bands);
+  if (c->group_tasks < 0) return dt_fail(DT_ERR_ARGUMENT, "group_tasks: %d; 0 or more allowed", c->group_tasks);
+  if (c->lead < 0) return dt_fail(DT_ERR_ARGUMENT, "lead: %d; 0 or more allowed", c->lead);
+  if (c->wave_experts < 0) return dt_fail(DT_ERR_ARGUMENT, "wave_experts: %d; 0 or more allowed", c->wave_experts);
+  if (c->dedup != 0) return dt_fail(DT_ERR_UNSUPPORTED, "dedup: %d; 0 allowed on GPUs", c->dedup);
+  return DT_OK;
+}
+
+dt_status dt_cuda_moe_check_config(const dt_cuda_moe_config *c) {
+  if (c == NULL || c->size != sizeof *c)
+    return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_cuda_moe_config_init; %zu expected", sizeof *c);
+  if (c->comm == NULL || strcmp(dt_comm_fabric(c->comm), "cuda") != 0)
+    return dt_fail(DT_ERR_UNSUPPORTED, "comm: %s; an endpoint of fabric cuda allowed",
+                   c->comm ? dt_comm_fabric(c->comm) : "NULL");
+  const int32_t ranks = dt_comm_ranks(c->comm);
+  if (ranks > DT_LAYER_RANKS) return dt_fail(DT_ERR_ARGUMENT, "comm: %d ranks; 1 to %d allowed", ranks, DT_LAYER_RANKS);
+  const struct {
+    const char *name;
+    int64_t value, least, most, multiple;
+  } fields[] = {{"hidden", c->hidden, 8, 1 << 16, 8},
+                {"intermediate", c->intermediate, 8, 1 << 16, 8},
+                {"experts_per_rank", c->experts_per_rank, 1, EXPERTS_MAX, 1},
+                {"top_k", c->top_k, 1, DT_LAYER_TOP_K, 1},
+                {"max_tokens", c->max_tokens, 1, INT32_MAX / 2 / DT_LAYER_TOP_K, 1},
+                {"max_rows", c->max_rows, 0, INT32_MAX / 2, 1},
+                {"sms", c->sms, 0, 1024, 2}};
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    if (fields[i].value < fields[i].least || fields[i].value > fields[i].most ||
+        fields[i].value % fields[i].multiple != 0)
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %lld; a multiple of %lld from %lld to %lld allowed", fields[i].name,
+                     (long long)fields[i].value, (long long)fields[i].multiple, (long long)fields[i].least,
+                     (long long)fields[i].most);
+  if (sizeof(int32_t) * dt_moe_scratch_words(ranks, c->experts_per_rank) > DT_CUDA_MOE_SHARED_MAX)
+    return dt_fail(DT_ERR_ARGUMENT, "experts_per_rank: %d; the plan of %d ranks does not fit into shared memory",
+                   c->experts_per_rank, ranks);
+  if (c->activation != DT_ACTIVATION_SILU && c->activation != DT_ACTIVATION_SWIGLU_CLAMPED)
+    return dt_fail(DT_ERR_ARGUMENT, "activation: %d; silu or swiglu_clamped allowed", (int)c->activation);
+  if (c->activation == DT_ACTIVATION_SWIGLU_CLAMPED && !(c->activation_limit > 0))
+    return dt_fail(DT_ERR_ARGUMENT, "activation_limit: %g; above 0 allowed", (double)c->activation_limit);
+  if (!(c->timeout_s >= 0 && c->timeout_s < 4000))
+    return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", c->timeout_s);
+  if (c->timestamps != 0) return dt_fail(DT_ERR_UNSUPPORTED, "timestamps: %d; 0 allowed", c->timestamps);
+  return check_schedule(c);
+}
+
+dt_status dt_cuda_moe_check_weights(const dt_cuda_moe_weights *w) {
+  const struct {
+    const char *name;
+    const void *pointer;
+    int optional;
+  } fields[] = {{"gate", w->gate, 0},           {"up", w->up, 0},           {"down", w->down, 0},
+                {"gate_bias", w->gate_bias, 1}, {"up_bias", w->up_bias, 1}, {"down_bias", w->down_bias, 1}};
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    if ((fields[i].pointer == NULL && !fields[i].optional) || (uintptr_t)fields[i].pointer % 16 != 0)
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %p; device memory aligned to 16 allowed", fields[i].name, fields[i].pointer);
+  return DT_OK;
+}
+
+dt_status dt_cuda_moe_agree(const dt_cuda_moe_config *c) {
+  const dt_agree_field fields[] = {{"hidden", c->hidden},
+                                   {"intermediate", c->intermediate},
+                                   {"experts_per_rank", c->experts_per_rank},
+                                   {"top_k", c->top_k},
+                                   {"max_tokens", c->max_tokens},
+                                   {"max_rows", c->max_rows},
+                                   {"activation", c->activation},
+                                   {"schedule", c->schedule},
+                                   {"raster_bands", c->raster_bands},
+                                   {"group_tasks", c->group_tasks},
+                                   {"lead", c->lead},
+                                   {"wave_experts", c->wave_experts},
+                                   {"dedup", c->dedup}};
+  return dt_comm_agree(c->comm, fields, sizeof fields / sizeof *fields);
+}
+
+/* What a schedule is to the plan. A wave of workers is a task a cluster. */
+void dt_cuda_moe_fill_schedule(dt_cuda_moe *m) {
+  const dt_cuda_moe_config *c = &m->config;
+  dt_moe_plan *p = &m->plan;
+  const int32_t wave = m->sms / DT_TILE_CLUSTER;
+  p->raster_bands = c->raster_bands ? c->raster_bands : 16;
+  p->lead = c->lead ? c->lead : 1;
+  p->group_tasks = c->group_tasks ? c->group_tasks : 2 * wave;
+  p->wave_experts = 0;
+  p->alternate = c->schedule == DT_SCHEDULE_ALTERNATE;
+  p->staged = c->schedule == DT_SCHEDULE_SERIAL;
+  p->put_blocks = m->sms;
+  if (c->schedule == DT_SCHEDULE_WAVE) {
+    p->lead = 0;
+    p->wave_experts = c->wave_experts;
+    if (!c->group_tasks) p->group_tasks = 6 * wave;
+  }
+  if (c->schedule == DT_SCHEDULE_SERIAL || c->schedule == DT_SCHEDULE_DIRECT) p->lead = DT_MOE_LEAD_ALL;
+}
+
+dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *m, const dt_cuda_moe_config *config) {
+  dt_status status = check_schedule(config);
+  dt_cuda_moe_config merged = m->config;
+  merged.schedule = config->schedule;
+  merged.raster_bands = config->raster_bands;
+  merged.group_tasks = config->group_tasks;
+  merged.lead = config->lead;
+  merged.wave_experts = config->wave_experts;
+  merged.dedup = config->dedup;
+  if (!status) status = dt_cuda_moe_agree(&merged);
+  if (status) return status;
+  m->config = merged;
+  dt_cuda_moe_fill_schedule(m);
+  return DT_OK;
+}

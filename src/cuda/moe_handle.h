@@ -1,0 +1,49 @@
+/* The MoE layer's handle, and what its files do for each other. */
+#ifndef DT_CUDA_MOE_HANDLE_H
+#define DT_CUDA_MOE_HANDLE_H
+
+#include <draintile/cuda_moe.h>
+
+#include "comm/fabric.h"
+#include "moe_plan.h"
+#include "tile_layer.h"
+
+enum {
+  DT_CUDA_MOE_SHARED_MAX = 200 * 1024, /* bytes of shared memory that the plan's kernels may take */
+  DT_CUDA_MOE_SLOTS_BLOCKS = 128       /* at most, that count slots */
+};
+
+struct dt_cuda_moe {
+  dt_cuda_moe_config config;
+  dt_cuda_moe_weights weights;
+  int device, sms;
+  int forwards; /* there is a plan that parts may use */
+  int64_t combine_rows;
+  dt_window *rows, *buffer, *control;
+  void *memory; /* of everything below that is not in a window */
+  size_t memory_bytes, control_bytes;
+  uint8_t *act;
+  dt_layer_state *seen; /* pinned: while a copy to other memory waits, so do other threads' copies */
+  dt_moe_plan plan;
+  dt_tile_layer layer;
+  CUtensorMap buffers[DT_LAYER_RANKS], staging; /* combine buffers; expert rows, for stores */
+};
+
+/* moe_config.c: what ranks may ask for, each with the field's name if not; that all ask for the same; what a schedule
+ * is to the plan. */
+dt_status dt_cuda_moe_check_config(const dt_cuda_moe_config *config);
+dt_status dt_cuda_moe_check_weights(const dt_cuda_moe_weights *weights);
+dt_status dt_cuda_moe_agree(const dt_cuda_moe_config *config);
+void dt_cuda_moe_fill_schedule(dt_cuda_moe *moe);
+
+/* moe_memory.c: everything the layer holds, by the sizes of its plan. What was made is in the handle, after an error
+ * too. */
+dt_status dt_cuda_moe_make_memory(dt_cuda_moe *moe);
+dt_status dt_cuda_moe_make_windows(dt_cuda_moe *moe);
+void dt_cuda_moe_free_windows(dt_cuda_moe *moe);
+void dt_cuda_moe_free_memory(dt_cuda_moe *moe);
+/* Where the control window has the counts and the arrivals. */
+size_t dt_cuda_moe_counts_offset(const dt_moe_plan *plan);
+size_t dt_cuda_moe_arrivals_offset(const dt_moe_plan *plan);
+
+#endif
