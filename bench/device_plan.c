@@ -3,7 +3,8 @@
  *   device_plan FILE.json [--plans N] [--sweep]
  *
  * A replay is the whole of it for one rank: two kernels from top-k ids to combine rows, one from the count matrix to
- * the plan; the exchange between them is apart: other ranks' counts are in the matrix already.
+ * the plan; the exchange between them is apart: other ranks' counts are in the matrix already. Exit code 77 without a
+ * Hopper GPU.
  */
 #include <draintile/plan.h>
 
@@ -424,7 +425,7 @@ static void write_machine(FILE *out, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-  int plans = 3600, with_sweep = 0, large = 0;
+  int plans = 3600, with_sweep = 0, large = 0, devices, major;
   if (argc < 2) {
     fprintf(stderr, "usage: device_plan FILE.json [--plans N] [--sweep]\n");
     return 2;
@@ -432,6 +433,11 @@ int main(int argc, char **argv) {
   for (int i = 2; i < argc; i++) {
     if (strcmp(argv[i], "--sweep") == 0) with_sweep = 1;
     if (strcmp(argv[i], "--plans") == 0 && i + 1 < argc) plans = atoi(argv[++i]);
+  }
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1 ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9) {
+    printf("skipped: no Hopper GPU\n");
+    return 77;
   }
   cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
   FILE *out = fopen(argv[1], "w");
