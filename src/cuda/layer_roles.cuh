@@ -5,7 +5,7 @@
 #define DT_CUDA_LAYER_ROLES_CUH
 
 #include "cuda/layer_words.cuh"
-#include "cuda/pipeline.cuh"
+#include "cuda/spans.cuh"
 
 /* Until `word` has reached `target`. One thread. False: gave up. Sys: other ranks add to it. */
 template <bool Sys>
@@ -46,7 +46,7 @@ DT_DEVICE bool dt_await_operands(const dt_tile_layer &layer, uint32_t shared, ui
 }
 
 /* What the dispatch kernel has left of the pieces, by one warp that has few registers. Waits for nothing. */
-DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer) {
+DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer, uint32_t shared) {
   dt_grid_wait();
   if (dt_layer_failed(layer)) return;
   const uint32_t lane = threadIdx.x % 32, pieces = layer.state->pieces;
@@ -57,6 +57,7 @@ DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer) {
     taken = __shfl_sync(0xffffffffu, taken, 0);
     if (taken >= pieces) return;
     const dt_layer_piece *piece = layer.pieces + taken;
+    dt_stamp_piece(shared, taken, piece->band);
     const int32_t rows = piece->rows, from = piece->from;
     uint8_t *to = layer.rows_of[piece->peer] + (int64_t)piece->to * layer.gemm.row_bytes;
     for (int32_t i = 0; i < rows; i++, to += layer.gemm.row_bytes) {
@@ -75,6 +76,7 @@ DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer) {
     dt_fence_async_global(); /* the reader loads the rows through the copy engine */
     __syncwarp();
     if (lane == 0) dt_dispatch_done(layer, piece->peer, piece->band, (uint32_t)rows);
+    dt_stamp_end(shared, DT_STAMP_PIECE, (uint32_t)rows);
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "cuda/layer_words.cuh"
 #include "cuda/ptx.cuh"
+#include "cuda/spans.h"
 #include "cuda/tile_gemm.h"
 
 enum {
@@ -25,9 +26,15 @@ enum {
   DT_SHARED_SLOTS = DT_SHARED_SLABS + 2 * DT_CONSUMER_WARPS * DT_SLAB_BYTES,
   DT_SHARED_BARRIERS = DT_SHARED_SLOTS + DT_SLOTS * (int)sizeof(dt_tile_task),
   DT_SHARED_DEAD = DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + 2 * DT_SLOTS + DT_DONES), /* a word: see dt_give_up */
-  DT_SHARED_BYTES = DT_SHARED_DEAD + 8,
+  DT_SHARED_STAMPS = DT_SHARED_DEAD + 8,                               /* spans.cuh */
+  DT_SHARED_BYTES = DT_SHARED_STAMPS + DT_STAMP_BYTES,
   DT_SHARED_ALLOCATION = DT_SHARED_BYTES + 1024 /* stages are aligned by hand */
 };
+
+/* Where a CTA's shared memory starts for the engine. */
+DT_DEVICE uint32_t dt_shared_start(const uint8_t *dynamic) {
+  return (dt_shared_address(dynamic) + 1023) & ~1023u;
+}
 
 /* Offsets of barriers from the start of shared memory. */
 DT_DEVICE uint32_t dt_stage_full(uint32_t shared, uint32_t stage) {

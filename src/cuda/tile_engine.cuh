@@ -112,10 +112,11 @@ DT_DEVICE void dt_store_rows(const dt_tile_gemm &gemm, const dt_pending &pending
  * none waits for its own writes to shared memory. L1 has two slabs' columns and fills half a slab a step, since the
  * activation takes time: steps 2 and 4 send. Every warp has two slabs of its own; warps never meet here. */
 template <bool Layer>
-DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t slabs) {
+DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t shared, uint32_t slabs) {
   const uint32_t lane = threadIdx.x % 32, step = pending.step;
   const bool act = Layer && (pending.column & 1);
   const bool sends = act ? step == 2 || step == 4 : step > 0;
+  dt_stamp_step(shared, sends);
   if (sends) {
     const uint32_t chunk = act ? step / 2 - 1 : step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
     if ((int64_t)pending.to < 0) {
@@ -171,6 +172,7 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
   }
   /* A narrow tile has two slabs' columns: what the third step put into the other slab stays there. */
   pending.step = !Layer && step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
+  dt_stamp_stepped(shared);
 }
 
 /* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
@@ -183,6 +185,8 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
     dt_slot_read<Layer>(gemm, shared, sequence, first, second);
     const dt_tile tile = dt_tile_of<Layer>(first, second, rank);
     if (tile.expert < 0) return;
+    dt_stamp_task(shared, second, rank);
+    dt_stamp_begin(shared);
     if (sequence > 0 && second.z <= last) dt_give_up<Layer>(gemm, shared, DT_TILE_ERROR_SEQUENCE);
     last = second.z;
     const uint32_t phase = dt_tile_phase<Layer>(tile.shape);
@@ -205,15 +209,18 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
         k_blocks = layer.l1_k_blocks;
       }
     }
+    dt_stamp_middle(shared);
     for (int32_t k = 0; k < k_blocks; k++, step++) {
       const uint32_t stage = step % DT_STAGES;
       const uint32_t full = dt_stage_full(shared, stage);
       const uint32_t a = shared + stage * DT_STAGE_BYTES, a_2 = a + DT_STAGE_A_BYTES / 2, b = a + DT_STAGE_A_BYTES,
                      b_2 = b + DT_STAGE_B_BYTES / 2;
       const int32_t x = k * DT_TILE_K;
+      dt_stamp_wait(shared);
       if (!dt_wait<Layer>(gemm, shared, dt_stage_empty(shared, stage), (step / DT_STAGES & 1) ^ 1,
                           DT_TILE_ERROR_EMPTY))
         return;
+      dt_stamp_waited(shared, false);
       dt_barrier_expect(full, bytes);
       if (tile.shares_rows) {
         if (rank == 0)
@@ -231,6 +238,7 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
           dt_tensor_multicast_3d(b_2, b_map_2, x, column_2, tile.expert, full, 3);
       }
     }
+    dt_stamp_end(shared, DT_STAMP_LOAD, tile.shape);
   }
 }
 
@@ -283,9 +291,12 @@ DT_DEVICE void dt_release_tiles(const dt_tile_gemm &gemm, uint32_t shared, uint3
     if (tile.expert < 0) return;
     if (!dt_wait<false>(gemm, shared, dt_tile_done(shared, sequence), sequence / DT_DONES & 1, DT_TILE_ERROR_DONE))
       return;
+    dt_stamp_task(shared, second, rank);
+    dt_stamp_begin(shared);
     const uint32_t band = second.w + (tile.shares_rows ? 0 : rank);
     if (dt_tile_column<false>(tile.shape) < gemm.columns)
       dt_release_add(gemm.ready + band, (uint32_t)dt_tile_rows(tile.shape) << (tile.shape & DT_SHAPE_NARROW ? 0 : 1));
+    dt_stamp_end(shared, DT_STAMP_PUBLISH, tile.shape);
   }
 }
 /* The same for a layer. Rows of other ranks are published once, when this CTA has passed the last of them. */
@@ -297,25 +308,32 @@ DT_DEVICE void dt_release_tasks(const dt_tile_layer &layer, uint32_t shared, uin
     uint4 first, second;
     dt_slot_read<true>(layer.gemm, shared, sequence, first, second);
     const dt_tile tile = dt_tile_of<true>(first, second, rank);
+    dt_stamp_task(shared, second, rank);
     if (tile.expert < 0) {
+      dt_stamp_begin(shared);
       /* Whoever draws the first ticket behind the tiles counts one more, so that somebody is last even without any. */
       dt_publish_sent(layer, share + (second.z == count && rank == 0 ? 1 : 0));
+      dt_stamp_end(shared, DT_STAMP_PASS, 0);
       return;
     }
     if (!dt_wait<true>(layer.gemm, shared, dt_tile_done(shared, sequence), sequence / DT_DONES & 1,
                        DT_TILE_ERROR_DONE))
       return;
+    dt_stamp_begin(shared);
     if (dt_tile_phase<true>(tile.shape) == DT_TASK_L2) share++;
     dt_release_tile(layer, (int32_t)second.w, tile, rank);
+    dt_stamp_end(shared, DT_STAMP_PUBLISH, tile.shape);
   }
 }
 
 /* A consumer warp's word that its part of tile `sequence` is stored. */
 template <bool Layer> DT_DEVICE void dt_tile_stored(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence) {
-  if (!Layer && gemm.ready == NULL) return;
+  if (!Layer && gemm.ready == NULL) return dt_stamp_stored(shared, false);
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
+    dt_stamp_step(shared, false);
     dt_bulk_wait_all();
+    dt_stamp_stored(shared, true);
     dt_barrier_arrive(dt_tile_done(shared, sequence));
   }
 }
@@ -325,6 +343,7 @@ template <bool Layer>
 DT_DEVICE dt_tile dt_next_tile(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence, uint32_t rank) {
   uint4 first = make_uint4(0, 0, 0, 0), second = first;
   if (threadIdx.x % 32 == 0) dt_slot_read<Layer>(gemm, shared, sequence, first, second);
+  dt_stamp_task(shared, second, rank);
   dt_tile tile = dt_tile_of<Layer>(first, second, rank);
   tile.row = __shfl_sync(0xffffffffu, tile.row, 0);
   tile.shape = __shfl_sync(0xffffffffu, tile.shape, 0);
@@ -379,10 +398,13 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
       (uint32_t)(Layer && phase == DT_TASK_L1 ? dt_layer_of(gemm).l1_k_blocks : gemm.k_blocks);
   const int32_t slab_row = (int32_t)(16 * c.warp); /* of the tile: where this warp's 16 rows start */
   float d[128];
+  dt_stamp_begin(shared);
   for (uint32_t k = 0; k < k_blocks; k++, c.step++) {
     const uint32_t stage = c.step % DT_STAGES;
     const bool hold = Layer && k == 0 && dt_must_store_first(c);
+    dt_stamp_wait(shared);
     if (!hold) dt_wait<Layer>(gemm, shared, dt_stage_full(shared, stage), c.step / DT_STAGES & 1, DT_TILE_ERROR_FULL);
+    dt_stamp_waited(shared, k == 0);
     if (!hold && dt_tile_rows(shape) > (int32_t)(64 * group)) {
       const uint32_t a = a0 + stage * (DT_STAGE_BYTES / 16), b = b0 + stage * (DT_STAGE_BYTES / 16);
       dt_mma_fence();
@@ -399,7 +421,7 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
     /* The two warpgroups store at different times: while one does, the other feeds the tensor cores. */
     while (c.pending.step < DT_STORE_STEPS &&
            (Narrow || hold || (2 * c.pending.step + group) * k_blocks <= 2 * DT_STORE_STEPS * k || k + 1 == k_blocks))
-      dt_store_step<Layer>(gemm, c.pending, slabs);
+      dt_store_step<Layer>(gemm, c.pending, shared, slabs);
     if (hold) {
       dt_tile_stored<Layer>(gemm, shared, c.sequence - 2);
       c.pending.step = DT_STORE_TOLD;
@@ -420,6 +442,7 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
   dt_mma_wait<0>();
   dt_mma_settle(d);
   dt_stage_release(shared, (c.step - 1) % DT_STAGES);
+  dt_stamp_end(shared, DT_STAMP_TILE, shape);
   if constexpr (Layer)
     if (dt_layer_of(gemm).biases) dt_add_bias(dt_layer_of(gemm), d, phase, (int32_t)(shape >> DT_SHAPE_EXPERT_SHIFT), column);
 #pragma unroll
@@ -430,7 +453,7 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
 }
 
 template <bool Layer> DT_DEVICE void dt_store_all(const dt_tile_gemm &gemm, dt_consumer &c) {
-  while (c.pending.step < DT_STORE_STEPS) dt_store_step<Layer>(gemm, c.pending, dt_slabs(c));
+  while (c.pending.step < DT_STORE_STEPS) dt_store_step<Layer>(gemm, c.pending, c.shared, dt_slabs(c));
 }
 
 DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
@@ -469,7 +492,7 @@ DT_DEVICE void dt_consume_layer(const dt_tile_layer &layer, uint32_t shared, uin
 
 /* A CTA of either kernel. */
 template <bool Layer> DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const uint8_t *dynamic) {
-  const uint32_t shared = (dt_shared_address(dynamic) + 1023) & ~1023u;
+  const uint32_t shared = dt_shared_start(dynamic);
   const uint32_t rank = dt_cluster_rank(), warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0),
                  lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
@@ -490,7 +513,7 @@ template <bool Layer> DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const 
     }
     if (warp == DT_WARP_TICKET && lane == 0 && rank == 0) dt_draw<Layer>(gemm, shared);
     if constexpr (Layer)
-      if (warp > DT_WARP_TICKET - rank) dt_dispatch_behind(dt_layer_of(gemm));
+      if (warp > DT_WARP_TICKET - rank) dt_dispatch_behind(dt_layer_of(gemm), shared);
   } else {
     dt_registers_raise<232>();
     if constexpr (Layer)
