@@ -33,9 +33,9 @@ typedef enum dt_stamp_kind {
 } dt_stamp_kind;
 
 /* In shared memory, only in the instances that write stamps. */
-enum { DT_STAMP_HEAD = 16, DT_STAMP_STATE = 64 };
+enum { DT_STAMP_STATE = 80 };
 #ifdef DT_STAMPED
-enum { DT_STAMP_BYTES = DT_STAMP_HEAD + DT_STAMP_ROLES * DT_STAMP_STATE };
+enum { DT_STAMP_BYTES = DT_STAMP_ROLES * DT_STAMP_STATE };
 #else
 enum { DT_STAMP_BYTES = 0 };
 #endif
