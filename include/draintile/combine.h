@@ -35,6 +35,26 @@ typedef enum dt_combine_mode {
   DT_COMBINE_DIRECT = 2  /* the GEMM's epilogue stores every row to its owner */
 } dt_combine_mode;
 
+/* signal: where the consumers are. */
+typedef enum dt_combine_launch {
+  DT_COMBINE_LAUNCH_ONE = 0, /* the last blocks of the GEMM's own launch */
+  DT_COMBINE_LAUNCH_TWO = 1  /* a kernel of their own, on a stream of higher priority */
+} dt_combine_launch;
+
+/* When a run's tiles begin. */
+typedef enum dt_combine_entry {
+  DT_COMBINE_ENTRY_BESIDE = 0, /* while the ranks still meet: only what is stored to a peer waits for its entry. With
+                                  counts on the device: as BEFORE, since the plan needs every rank's */
+  DT_COMBINE_ENTRY_BEFORE = 1  /* after all ranks have met: until then one block occupies the device */
+} dt_combine_entry;
+
+/* direct in natural order: whether an expert's bands are mixed as in the paced order. */
+typedef enum dt_combine_pacing {
+  DT_COMBINE_PACING_AUTO = 0, /* where the expert has several units of the GEMM, one of which might be all remote */
+  DT_COMBINE_PACING_ON = 1,   /* every expert's */
+  DT_COMBINE_PACING_OFF = 2
+} dt_combine_pacing;
+
 typedef struct dt_combine_config {
   size_t size;              /* sizeof, set by dt_combine_config_init */
   dt_comm *comm;            /* fabric `cuda`, of 1 to 8 ranks; outlives the operator */
@@ -49,9 +69,13 @@ typedef struct dt_combine_config {
   dt_layout layout; /* of this rank's rows: packed (default), or aligned: padded rows are multiplied as well, and
                        go nowhere */
   dt_order order;   /* in which the GEMM's bands and signal's segments come (default natural) */
-  int32_t sms;      /* multiprocessors for this rank's kernels; 0: all. Ranks that share a GPU need budgets that
-                       together do not exceed it, and a stream, hardware queue and thread each */
-  double timeout_s; /* of any wait on the device, below 4,000; 0: 10 */
+  dt_combine_launch launch; /* default one */
+  dt_combine_entry entry;   /* default beside. A run that waits for a peer then does so on all its multiprocessors: if
+                               the peer depends on other work of this device, leave some to it (`sms`) */
+  dt_combine_pacing pacing; /* default auto */
+  int32_t sms;              /* multiprocessors for this rank's kernels; 0: all. Ranks that share a GPU need budgets that
+                               together do not exceed it, and a stream, hardware queue and thread each */
+  double timeout_s;         /* of any wait on the device, below 4,000; 0: 10 */
 } dt_combine_config;
 void dt_combine_config_init(dt_combine_config *config);
 

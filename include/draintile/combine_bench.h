@@ -41,6 +41,9 @@ typedef struct dt_combine_bench_case {
   int32_t consumers, segment_bands, raster_bands; /* as in dt_combine_config */
   dt_layout layout;
   dt_order order;
+  dt_combine_launch launch; /* these three as in dt_combine_config */
+  dt_combine_entry entry;
+  dt_combine_pacing pacing;
   int32_t methods[DT_METHODS]; /* 1: checked and timed */
 } dt_combine_bench_case;
 void dt_combine_bench_case_init(dt_combine_bench_case *setting);
@@ -56,7 +59,7 @@ typedef struct dt_combine_timing {
 typedef struct dt_combine_bench {
   int64_t index; /* of the setting */
   dt_combine_bench_case setting;
-  int32_t ranks, repeat;
+  int32_t ranks, gpus, repeat; /* gpus: fewer than ranks: these share them, and no row crosses a link */
   dt_combine_timing timings[DT_METHODS];
   int64_t rank_rows[8], sent_rows[8], received_rows[8]; /* of experts; to and from other ranks */
   int64_t padded_rows[8];                               /* of the layout, beside those */
@@ -69,7 +72,7 @@ typedef struct dt_combine_bench {
 
 typedef struct dt_combine_bench_config {
   size_t size;             /* sizeof, set by dt_combine_bench_config_init */
-  int32_t ranks;           /* GPUs of this machine, 2 to 8 (default 2) */
+  int32_t ranks;           /* 2 to 8 (default 2), a GPU of this machine each; where there are fewer they share them */
   int32_t repeat, warm_up; /* samples of each method (20; 0: checks alone), interleaved; rounds before them (3) */
   const dt_combine_bench_case *cases;
   int64_t case_count;
@@ -79,8 +82,9 @@ typedef struct dt_combine_bench_config {
 } dt_combine_bench_config;
 void dt_combine_bench_config_init(dt_combine_bench_config *config);
 
-/* Runs on the first `ranks` GPUs, a thread each. Buffers and communicators are made once, for the largest setting.
- * DT_ERR_NO_DEVICE: fewer GPUs; DT_ERR_UNSUPPORTED also where cuBLAS or NCCL is missing and a method needs it. A method
+/* Runs on the first GPUs, a thread a rank. Buffers and communicators are made once, for the largest setting.
+ * DT_ERR_NO_DEVICE: no GPU; DT_ERR_UNSUPPORTED also where ranks share a GPU and a method needs NCCL or cuBLAS, or where
+ * these are missing. A method
  * that gives wrong bits is a result, not an error; one that fails ends the run. */
 dt_status dt_combine_bench_run(const dt_combine_bench_config *config);
 

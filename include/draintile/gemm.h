@@ -42,6 +42,7 @@ typedef struct dt_cuda_gemm {
                       the order of bands; paced: but for an expert's last band of at most 64 rows, which is the last of
                       its raster_bands. The order of tiles is not specified */
   dt_order order;  /* of bands (draintile/plan.h): natural (default), remote-first or paced */
+  int32_t paced_units; /* paced: experts with fewer units of raster_bands stay in natural order; 0 (default): none */
   const int32_t
       *remote_rows;      /* [experts], not for natural: how many of each expert's rows other ranks own; its first */
   int32_t raster_bands;  /* bands of 128 rows that run column by column together; even; 0: 16 */

@@ -1,4 +1,4 @@
-/* Host side of the combine operator: windows, tables, launches. */
+/* Host side of the combine operator: checks, memory, windows, errors. */
 #include <draintile/combine.h>
 
 #include <stdlib.h>
@@ -40,26 +40,15 @@ static dt_status check_config(const dt_combine_config *c) {
     return dt_fail(DT_ERR_ARGUMENT, "layout: %d; packed or aligned allowed", (int)c->layout);
   if (c->order < DT_ORDER_NATURAL || c->order > DT_ORDER_PACED)
     return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced allowed", (int)c->order);
+  if (c->launch < DT_COMBINE_LAUNCH_ONE || c->launch > DT_COMBINE_LAUNCH_TWO)
+    return dt_fail(DT_ERR_ARGUMENT, "launch: %d; one or two allowed", (int)c->launch);
+  if (c->entry < DT_COMBINE_ENTRY_BESIDE || c->entry > DT_COMBINE_ENTRY_BEFORE)
+    return dt_fail(DT_ERR_ARGUMENT, "entry: %d; beside or before allowed", (int)c->entry);
+  if (c->pacing < DT_COMBINE_PACING_AUTO || c->pacing > DT_COMBINE_PACING_OFF)
+    return dt_fail(DT_ERR_ARGUMENT, "pacing: %d; auto, on or off allowed", (int)c->pacing);
   if (!(c->timeout_s >= 0 && c->timeout_s < 4000))
     return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", c->timeout_s);
   return DT_OK; /* n, k and raster_bands: the GEMM says */
-}
-
-/* The GEMM of a mode, all but the operands. */
-static dt_cuda_gemm describe(const dt_combine *c, int sms) {
-  dt_cuda_gemm gemm;
-  dt_cuda_gemm_init(&gemm);
-  gemm.counts = c->params.tables.active;
-  gemm.remote_rows = c->params.tables.remote_rows;
-  gemm.order = c->config.order;
-  gemm.experts = c->config.experts_per_rank;
-  gemm.rows_max = c->config.rows_max;
-  gemm.n = c->config.n;
-  gemm.k = c->config.k;
-  gemm.sms = sms;
-  gemm.timeout_s = 1e-6 * c->params.timeout_us;
-  gemm.out = c->staging;
-  return gemm;
 }
 
 dt_status dt_combine_memory(void **pointer, size_t bytes, const char *what) {
@@ -72,7 +61,7 @@ static dt_status make_memory(dt_combine *c) {
                bands = (size_t)dt_combine_bands_max(&c->config);
   dt_combine_device_tables *t = &c->params.tables;
   size_t workspace = 0;
-  dt_cuda_gemm gemm = describe(c, 0);
+  dt_cuda_gemm gemm = dt_combine_gemm(c, 0);
   gemm.raster_bands = c->config.raster_bands;
   dt_status status = dt_cuda_gemm_workspace(&gemm, &workspace);
   const struct {
@@ -127,6 +116,7 @@ static void fill_params(dt_combine *c) {
   p->rank = dt_comm_rank(comm);
   p->ranks = dt_comm_ranks(comm);
   p->experts = c->config.experts_per_rank;
+  p->meets = c->config.entry == DT_COMBINE_ENTRY_BEFORE;
   p->band_parts = 2 * (uint32_t)((c->config.n + DT_TILE_N - 1) / DT_TILE_N);
   p->row_bytes = 2 * c->config.n;
   p->state = c->state;
@@ -188,63 +178,6 @@ void dt_combine_destroy(dt_combine *combine) {
   free(combine);
 }
 
-/* Rows of this rank's experts to their places; `direct`: also those of others. */
-static dt_status queue_gemm(dt_combine *c, int sms, int direct, uint32_t *ready, const void *a, const void *b,
-                            cudaStream_t stream) {
-  dt_cuda_gemm gemm = describe(c, sms);
-  gemm.a = a;
-  gemm.b = b;
-  gemm.row_target = direct ? c->params.tables.direct : c->params.tables.staged;
-  gemm.owners = direct ? c->params.ranks : 2;
-  if (direct) {
-    for (int32_t r = 0; r < c->params.ranks; r++) {
-      gemm.owner_out[r] = c->params.buffers[r];
-      gemm.owner_rows[r] = c->params.buffer_rows[r];
-    }
-  } else {
-    gemm.owner_out[DT_COMBINE_OWN] = c->params.buffers[c->params.rank];
-    gemm.owner_rows[DT_COMBINE_OWN] = c->config.combine_rows_max;
-    gemm.owner_out[DT_COMBINE_STAGING] = c->staging;
-    gemm.owner_rows[DT_COMBINE_STAGING] = c->config.rows_max;
-  }
-  gemm.ready = ready;
-  if (ready) gemm.raster_bands = dt_combine_raster(&c->config);
-  return dt_cuda_grouped_gemm(&gemm, c->workspace, stream);
-}
-
-static dt_status run_signal(dt_combine *c, const void *a, const void *b, cudaStream_t stream) {
-  dt_status status = dt_cuda_check(cudaEventRecord(c->entered, stream), "event");
-  if (!status) status = dt_cuda_check(cudaStreamWaitEvent(c->side, c->entered, 0), "event");
-  if (!status) status = dt_cuda_check(dt_combine_send_launch(&c->params, c->config.consumers, 1, c->side), "consumers");
-  if (!status) status = dt_cuda_check(cudaEventRecord(c->sent, c->side), "event");
-  if (!status) status = queue_gemm(c, c->sms - c->config.consumers, 0, c->params.ready, a, b, stream);
-  return status ? status : dt_cuda_check(cudaStreamWaitEvent(stream, c->sent, 0), "event");
-}
-
-dt_status dt_combine_run(dt_combine *c, dt_combine_mode mode, const void *a, const void *b, void *stream) {
-  if (!c->has_counts) return dt_fail(DT_ERR_ARGUMENT, "counts: not set; dt_combine_set_counts comes first");
-  if (mode < DT_COMBINE_BULK || mode > DT_COMBINE_DIRECT)
-    return dt_fail(DT_ERR_ARGUMENT, "mode: %d; bulk, signal or direct allowed", (int)mode);
-  dt_status status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
-  if (!status) status = dt_cuda_check(dt_combine_enter_launch(&c->params, stream), "entry");
-  if (!status && c->params.own_counts) status = dt_combine_queue_plan(c, mode, stream);
-  if (status) return status;
-  if (mode == DT_COMBINE_SIGNAL) return run_signal(c, a, b, stream);
-  status = queue_gemm(c, c->sms, mode == DT_COMBINE_DIRECT, NULL, a, b, stream);
-  if (status) return status;
-  if (mode == DT_COMBINE_DIRECT) return dt_cuda_check(dt_combine_leave_launch(&c->params, stream), "exit");
-  return dt_cuda_check(dt_combine_send_launch(&c->params, c->sms / 2 * 2, 0, stream), "put");
-}
-
-dt_status dt_combine_run_gemm(dt_combine *c, int reserve, const void *a, const void *b, void *stream) {
-  if (!c->has_counts) return dt_fail(DT_ERR_ARGUMENT, "counts: not set; dt_combine_set_counts comes first");
-  dt_cuda_gemm gemm = describe(c, reserve ? c->sms - c->config.consumers : c->sms);
-  if (reserve) gemm.raster_bands = dt_combine_raster(&c->config);
-  gemm.a = a;
-  gemm.b = b;
-  return dt_cuda_grouped_gemm(&gemm, c->workspace, stream);
-}
-
 dt_status dt_combine_reduce(dt_combine *c, const float *weights, const int32_t *row_of_slot, int64_t tokens,
                             int32_t top_k, void *out, void *stream) {
   if (tokens < 0) return dt_fail(DT_ERR_ARGUMENT, "tokens: %lld; 0 or more allowed", (long long)tokens);
@@ -277,6 +210,12 @@ dt_status dt_combine_set_epoch(dt_combine *c, uint32_t epoch) {
 
 void dt_combine_set_fault(dt_combine *c, dt_combine_fault fault) {
   c->params.fault = (int32_t)fault;
+}
+
+void dt_combine_set_form(dt_combine *c, dt_combine_launch launch, dt_combine_entry entry) {
+  c->config.launch = launch;
+  c->config.entry = entry;
+  c->params.meets = entry == DT_COMBINE_ENTRY_BEFORE || c->params.own_counts != NULL;
 }
 
 static dt_status plan_failure(const dt_combine *c, uint32_t error) {

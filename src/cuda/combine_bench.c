@@ -45,11 +45,22 @@ static void *run_rank(void *context) {
   return NULL;
 }
 
-static dt_status check_devices(int32_t ranks) {
+static int any_baseline(const dt_combine_bench_config *config) {
+  for (int64_t i = 0; i < config->case_count; i++)
+    for (int m = 0; m < DT_METHODS; m++)
+      if (config->cases[i].methods[m] && (dt_bench_is_baseline(m) || m == DT_METHOD_CUBLAS)) return 1;
+  return 0;
+}
+
+static dt_status check_devices(const dt_combine_bench_config *config) {
+  const int32_t ranks = config->ranks;
   int devices = dt_cuda_device_count(), reach = 1;
-  if (devices < ranks) return dt_fail(DT_ERR_NO_DEVICE, "ranks: %d; this machine has %d GPUs", ranks, devices);
-  for (int32_t r = 0; r < ranks; r++)
-    for (int32_t p = 0; p < ranks; p++) {
+  if (devices < 1) return dt_fail(DT_ERR_NO_DEVICE, "ranks: %d; this machine has no GPU", ranks);
+  if (devices < ranks && any_baseline(config))
+    return dt_fail(DT_ERR_UNSUPPORTED, "methods: of cuBLAS and NCCL, with %d ranks on %d GPUs", ranks, devices);
+  if (devices > ranks) devices = ranks;
+  for (int32_t r = 0; r < devices; r++)
+    for (int32_t p = 0; p < devices; p++) {
       if (p == r) continue;
       dt_status status = dt_cuda_check(cudaDeviceCanAccessPeer(&reach, r, p), "cudaDeviceCanAccessPeer");
       if (status) return status;
@@ -76,7 +87,7 @@ static dt_status check_config(const dt_combine_bench_config *c) {
     if (s->experts < 1 || s->experts > 4000)
       return dt_fail(DT_ERR_ARGUMENT, "experts: %d; 1 to 4000 allowed", s->experts);
   }
-  return check_devices(c->ranks);
+  return check_devices(c);
 }
 
 static int same_counts(const dt_combine_bench_case *a, const dt_combine_bench_case *b) {
@@ -131,15 +142,10 @@ static dt_status measure_all(dt_bench *b) {
   return DT_OK;
 }
 
-static int any_baseline(const dt_combine_bench_config *config) {
-  for (int64_t i = 0; i < config->case_count; i++)
-    for (int m = 0; m < DT_METHODS; m++)
-      if (config->cases[i].methods[m] && (dt_bench_is_baseline(m) || m == DT_METHOD_CUBLAS)) return 1;
-  return 0;
-}
-
 static dt_status prepare(dt_bench *b) {
   const dt_combine_bench_config *c = &b->config;
+  const int devices = dt_cuda_device_count();
+  b->result.gpus = devices < c->ranks ? devices : c->ranks;
   b->block = malloc(2 * (size_t)DT_BENCH_PERIOD);
   if (!b->block) return dt_fail(DT_ERR_MEMORY, "values: %d", DT_BENCH_PERIOD);
   dt_status status = measure_all(b);
@@ -169,6 +175,7 @@ static dt_status prepare(dt_bench *b) {
   for (int32_t r = 0; r < c->ranks && !status; r++) {
     b->ranks[r].shared = b;
     b->ranks[r].rank = r;
+    b->ranks[r].device = r % b->result.gpus;
     b->ranks[r].control = controls[r];
   }
   return status;

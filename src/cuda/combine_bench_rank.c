@@ -62,10 +62,10 @@ static dt_status make_memory(dt_bench_rank *r) {
 }
 
 static dt_status make_rank(dt_bench_rank *r) {
-  dt_status status = dt_comm_create_cuda(r->control, r->rank, &r->comm);
+  dt_status status = dt_comm_create_cuda(r->control, r->device, &r->comm);
   if (status) return status;
   r->control = NULL; /* the new endpoint's */
-  cudaError_t error = cudaSetDevice(r->rank);
+  cudaError_t error = cudaSetDevice(r->device);
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking);
   if (error == cudaSuccess) error = cudaEventCreate(&r->start);
   if (error == cudaSuccess) error = cudaEventCreate(&r->stop);
@@ -82,7 +82,17 @@ static dt_status make_rank(dt_bench_rank *r) {
 static int same_combine(const dt_combine_bench_case *a, const dt_combine_bench_case *b) {
   return a->n == b->n && a->k == b->k && a->experts == b->experts && a->consumers == b->consumers &&
          a->segment_bands == b->segment_bands && a->raster_bands == b->raster_bands && a->layout == b->layout &&
-         a->order == b->order;
+         a->order == b->order && a->launch == b->launch && a->entry == b->entry && a->pacing == b->pacing;
+}
+
+/* Even budgets for ranks that share a GPU; 0: all. */
+static dt_status budget(const dt_bench_rank *r, int32_t *sms) {
+  const int32_t ranks = r->shared->config.ranks, gpus = r->shared->result.gpus, together = (ranks + gpus - 1) / gpus;
+  int all = 0;
+  dt_status status =
+      dt_cuda_check(cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, r->device), "multiprocessors");
+  *sms = together > 1 ? all / together / 2 * 2 : 0;
+  return status;
 }
 
 static dt_status make_combine(dt_bench_rank *r) {
@@ -106,8 +116,12 @@ static dt_status make_combine(dt_bench_rank *r) {
     config.raster_bands = s->raster_bands;
     config.layout = s->layout;
     config.order = s->order;
+    config.launch = s->launch;
+    config.entry = s->entry;
+    config.pacing = s->pacing;
     config.timeout_s = 5;
-    dt_status status = dt_combine_create(&config, &r->combine);
+    dt_status status = budget(r, &config.sms);
+    if (!status) status = dt_combine_create(&config, &r->combine);
     if (status) return status;
     r->combine_of = *s;
   }
@@ -172,7 +186,7 @@ static dt_status retire_setting(dt_bench_rank *r) {
 }
 
 void dt_bench_rank_release(dt_bench_rank *r) {
-  cudaSetDevice(r->rank);
+  cudaSetDevice(r->device);
   cudaDeviceSynchronize();
   (void)retire_setting(r); /* what cannot be listed is the driver's to release */
   for (int32_t i = 0; i < r->retired_count; i++) cudaGraphExecDestroy(r->retired[i]);
@@ -274,6 +288,8 @@ static dt_status run_setting(dt_bench_rank *r) {
   if (!status) status = make_peer(r);
   if (!status) status = make_reduce(r);
   if (!status) status = dt_bench_choose_samples(r);
+  /* From here on nobody allocates: that would wait for kernels that wait for this rank where ranks share a GPU. */
+  if (!status) status = dt_comm_barrier(r->comm, "made");
   for (int i = 0; i < DT_METHODS && !status; i++) {
     const int compared = order[i] == DT_METHOD_BULK && (s->methods[DT_METHOD_SIGNAL] || s->methods[DT_METHOD_DIRECT]);
     if (s->methods[order[i]] || compared) status = dt_bench_check_method(r, order[i]);

@@ -26,7 +26,7 @@ typedef struct dt_bench_sizes {
 typedef struct dt_bench_rank {
   dt_bench *shared;
   pthread_t thread;
-  int32_t rank;
+  int32_t rank, device;
   dt_comm *control, *comm;
   dt_combine *combine;
   dt_combine_bench_case combine_of; /* the setting that `combine` was made for */

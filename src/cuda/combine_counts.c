@@ -92,6 +92,7 @@ static dt_status copy_tables(dt_combine *c, const dt_plan *plan, const dt_combin
 dt_status dt_combine_set_counts(dt_combine *c, const int32_t *counts) {
   c->has_counts = 0;
   c->params.own_counts = NULL;
+  c->params.meets = c->config.entry == DT_COMBINE_ENTRY_BEFORE;
   const dt_plan_config config = plan_config(c);
   dt_plan *plan = NULL;
   dt_combine_tables tables = {0};
@@ -170,6 +171,7 @@ dt_status dt_combine_follow_counts(dt_combine *c, const int32_t *counts) {
   status = dt_comm_barrier(comm, "counts");
   if (status) return status;
   c->params.own_counts = counts;
+  c->params.meets = 1; /* the plan needs every rank's */
   c->has_counts = 1;
   return DT_OK;
 }

@@ -3,8 +3,12 @@
 #define DT_CUDA_COMBINE_HANDLE_H
 
 #include <draintile/combine.h>
+#include <draintile/gemm.h>
 
 #include "combine_plan.h"
+
+/* DT_COMBINE_PACING_AUTO: with so many units of an expert, natural order makes one of them all remote. */
+enum { DT_COMBINE_PACED_UNITS = 2 };
 
 struct dt_combine {
   dt_combine_config config;
@@ -28,10 +32,14 @@ int32_t dt_combine_raster(const dt_combine_config *config); /* of signal's GEMM 
 /* With counts on the device: queues the plan and the tables. */
 dt_status dt_combine_queue_plan(dt_combine *combine, dt_combine_mode mode, cudaStream_t stream);
 
+/* combine_run.c: the GEMM, all but operands and places of rows. */
+dt_cuda_gemm dt_combine_gemm(const dt_combine *combine, int sms);
+
 dt_status dt_combine_memory(void **pointer, size_t bytes, const char *what); /* zeroed */
 
 /* For tests; no run in flight on any rank. The epoch that the last run had, on every rank alike. */
 dt_status dt_combine_set_epoch(dt_combine *combine, uint32_t epoch);
 void dt_combine_set_fault(dt_combine *combine, dt_combine_fault fault);
+void dt_combine_set_form(dt_combine *combine, dt_combine_launch launch, dt_combine_entry entry); /* of runs from here */
 
 #endif

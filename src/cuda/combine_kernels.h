@@ -80,6 +80,7 @@ typedef enum dt_combine_fault {
 
 typedef struct dt_combine_params {
   int32_t rank, ranks, experts, fault;
+  int32_t meets;                   /* 1: the entry waits for every peer; 0: whoever stores to a peer does */
   uint32_t timeout_us, band_parts; /* band_parts: what a row adds to its band's counter, 2 * ceil(n / 256) */
   int64_t row_bytes;
   dt_combine_state *state;
@@ -95,7 +96,8 @@ typedef struct dt_combine_params {
   dt_combine_device_tables tables;
 } dt_combine_params;
 
-/* Opens the epoch: clears the counters, tells every peer (with own_counts: also those), waits for every peer. */
+/* Opens the epoch: clears the counters, tells every peer (with own_counts: also those); with `meets` waits for every
+ * peer. */
 cudaError_t dt_combine_enter_launch(const dt_combine_params *params, cudaStream_t stream);
 /* `ctas` (even) put all chunks, waiting for their bands if wait_ready; the last to end closes the epoch. */
 cudaError_t dt_combine_send_launch(const dt_combine_params *params, int ctas, int wait_ready, cudaStream_t stream);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "cuda/gemm_prepare.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tile_table.h"
 
@@ -31,6 +32,8 @@ static dt_status check_shape(const dt_cuda_gemm *gemm) {
     return dt_fail(DT_ERR_ARGUMENT, "k: %lld; a multiple of 8 up to 2^30 allowed", (long long)gemm->k);
   if (gemm->raster_bands < 0 || gemm->raster_bands % 2 != 0 || gemm->raster_bands > 1 << 16)
     return dt_fail(DT_ERR_ARGUMENT, "raster_bands: %d; an even number up to 65536, or 0, allowed", gemm->raster_bands);
+  if (gemm->paced_units < 0 || gemm->paced_units > 1 << 10)
+    return dt_fail(DT_ERR_ARGUMENT, "paced_units: %d; 0 to 1024 allowed", gemm->paced_units);
   if (gemm->order < DT_ORDER_NATURAL || gemm->order > DT_ORDER_PACED)
     return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced allowed", (int)gemm->order);
   if (!(gemm->timeout_s >= 0 && gemm->timeout_s < 4000))
@@ -118,9 +121,10 @@ static dt_status device_sms(int *sms) {
   return DT_OK;
 }
 
-dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *stream) {
+dt_status dt_gemm_prepare(const dt_cuda_gemm *gemm, void *workspace, void *stream, dt_tile_gemm *prepared, int *ctas) {
   int sms = 0;
   dt_status status = check_shape(gemm);
+  *ctas = 0;
   if (status == DT_OK && gemm->rows_max == 0) return DT_OK;
   if (status == DT_OK) status = check_pointers(gemm, workspace);
   if (status == DT_OK) status = device_sms(&sms);
@@ -154,10 +158,21 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
   params.k_blocks = (int32_t)((gemm->k + DT_TILE_K - 1) / DT_TILE_K);
   params.tensor_stores = gemm->tensor_stores;
 
-  const dt_tile_order order = {.order = (int32_t)gemm->order, .remote_rows = gemm->remote_rows};
-  cudaError_t error = dt_tile_ordered_table_launch(&table, &order, tasks_max(gemm), stream);
+  const dt_tile_order order = {
+      .order = (int32_t)gemm->order, .remote_rows = gemm->remote_rows, .paced_units = gemm->paced_units};
+  const cudaError_t error = dt_tile_ordered_table_launch(&table, &order, tasks_max(gemm), stream);
   if (error != cudaSuccess) return cuda_fail(error, "task table");
-  error = dt_tile_gemm_launch(&params, (int)(DT_TILE_CLUSTER * clusters), stream);
+  *prepared = params;
+  *ctas = (int)(DT_TILE_CLUSTER * clusters);
+  return DT_OK;
+}
+
+dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *stream) {
+  dt_tile_gemm params;
+  int ctas;
+  dt_status status = dt_gemm_prepare(gemm, workspace, stream, &params, &ctas);
+  if (status != DT_OK || ctas == 0) return status;
+  const cudaError_t error = dt_tile_gemm_launch(&params, ctas, stream);
   return error == cudaSuccess ? DT_OK : cuda_fail(error, "tile kernel");
 }
 

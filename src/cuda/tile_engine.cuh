@@ -11,11 +11,12 @@
 #ifndef DT_CUDA_TILE_ENGINE_CUH
 #define DT_CUDA_TILE_ENGINE_CUH
 
+#include "cuda/combine_gate.cuh"
 #include "cuda/layer_roles.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/pipeline.cuh"
 
-enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_RELEASE = 9, DT_WARP_TICKET = 10, DT_STORE_STEPS = 5, DT_STORE_TOLD = 6 };
+enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_RELEASE = 9, DT_WARP_TICKET = 10, DT_WARP_ENTRY = 11, DT_STORE_STEPS = 5, DT_STORE_TOLD = 6 };
 
 /* A finished tile on its way out. */
 typedef struct dt_pending {
@@ -456,7 +457,7 @@ template <bool Layer> DT_DEVICE void dt_store_all(const dt_tile_gemm &gemm, dt_c
   while (c.pending.step < DT_STORE_STEPS) dt_store_step<Layer>(gemm, c.pending, c.shared, dt_slabs(c));
 }
 
-DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
+template <bool Gated> DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
   dt_consumer c;
   c.shared = shared;
   c.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
@@ -468,6 +469,10 @@ DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t ra
       dt_consume_tile<false, true>(gemm, c);
     else
       dt_consume_tile<false, false>(gemm, c);
+    if constexpr (Gated) {
+      if (c.sequence == 2) dt_gate_wait(shared); /* the first tile is done */
+      if (!dt_gate_open(shared)) c.pending.step = DT_STORE_STEPS;
+    }
   }
   dt_store_all<false>(gemm, c);
   if (c.sequence > 1) dt_tile_stored<false>(gemm, shared, c.sequence - 2);
@@ -490,14 +495,15 @@ DT_DEVICE void dt_consume_layer(const dt_tile_layer &layer, uint32_t shared, uin
   dt_bulk_wait_read<0>();
 }
 
-/* A CTA of either kernel. */
-template <bool Layer> DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const uint8_t *dynamic) {
+/* A CTA of any of the kernels. Gated: of a combine whose rows wait for the peers' entry. */
+template <bool Layer, bool Gated = false> DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const uint8_t *dynamic) {
   const uint32_t shared = dt_shared_start(dynamic);
   const uint32_t rank = dt_cluster_rank(), warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0),
                  lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     dt_grid_launch(); /* whoever follows may be there when the last tile is stored */
     dt_pipeline_init(shared, DT_CONSUMER_WARPS + 1 + (Layer || gemm.ready != NULL));
+    if constexpr (Gated) dt_gate_init(gemm, shared);
     dt_tensor_prefetch(&gemm.a);
     dt_tensor_prefetch(&gemm.b);
   }
@@ -512,6 +518,8 @@ template <bool Layer> DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const 
         dt_release_tiles(gemm, shared, rank);
     }
     if (warp == DT_WARP_TICKET && lane == 0 && rank == 0) dt_draw<Layer>(gemm, shared);
+    if constexpr (Gated)
+      if (warp == DT_WARP_ENTRY) dt_gate_keep(gemm, shared);
     if constexpr (Layer)
       if (warp > DT_WARP_TICKET - rank) dt_dispatch_behind(dt_layer_of(gemm), shared);
   } else {
@@ -519,7 +527,7 @@ template <bool Layer> DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const 
     if constexpr (Layer)
       dt_consume_layer(dt_layer_of(gemm), shared, rank);
     else
-      dt_consume(gemm, shared, rank);
+      dt_consume<Gated>(gemm, shared, rank);
   }
   __syncwarp();
   if (Layer && dt_load_shared_word(shared + DT_SHARED_DEAD)) dt_pause_us(200); /* copies under way must land first */

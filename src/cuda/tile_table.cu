@@ -86,7 +86,8 @@ DT_DEVICE dt_run dt_run_of(const dt_tile_table &table, const dt_tile_order &orde
   run.row = s.first_row[run.expert];
   run.rows = s.first_row[run.expert + 1] - run.row;
   run.slot = run.remote = 0;
-  if (order.order == DT_ORDER_PACED) run.remote = dt_remote_bands(run.rows, order.remote_rows[run.expert]);
+  if (order.order == DT_ORDER_PACED)
+    run.remote = dt_paced_bands(run.rows, order.remote_rows[run.expert], table.raster_bands, order.paced_units);
   if (order.order == DT_ORDER_REMOTE_FIRST) {
     const int32_t remote = dt_remote_run_rows(run.rows, s.remote_bands[run.expert]);
     if (index >= table.experts) run.row += remote;
@@ -211,6 +212,6 @@ extern "C" cudaError_t dt_tile_ordered_table_launch(const dt_tile_table *table, 
 }
 
 extern "C" cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream) {
-  const dt_tile_order natural = {DT_ORDER_NATURAL, NULL};
+  const dt_tile_order natural = {DT_ORDER_NATURAL, NULL, 0};
   return dt_tile_ordered_table_launch(table, &natural, tasks_max, stream);
 }

@@ -26,6 +26,7 @@
 typedef struct dt_tile_order {
   int32_t order;              /* of dt_order */
   const int32_t *remote_rows; /* [experts], on the device: how many of each expert's rows, the first, other ranks own */
+  int32_t paced_units;        /* paced: an expert with fewer units stays in natural order */
 } dt_tile_order;
 
 /* As dt_tile_table_launch, in any order. */
@@ -146,6 +147,10 @@ DT_BOTH dt_tile_task dt_run_task(const dt_run *run, int32_t columns, int32_t ras
 /* The runs of an expert with `rows` rows, the first remote_rows of other ranks. */
 DT_BOTH int32_t dt_remote_bands(int32_t rows, int32_t remote_rows) {
   return dt_bands(dt_min32(rows, remote_rows < 0 ? 0 : remote_rows));
+}
+/* paced: how many of an expert's bands, the first, are spread among the others; 0: it stays in natural order. */
+DT_BOTH int32_t dt_paced_bands(int32_t rows, int32_t remote_rows, int32_t raster_bands, int32_t paced_units) {
+  return dt_bands(rows) > (paced_units - 1) * raster_bands ? dt_remote_bands(rows, remote_rows) : 0;
 }
 /* remote-first: the rows of its bands with remote rows. */
 DT_BOTH int32_t dt_remote_run_rows(int32_t rows, int32_t remote_bands) {

@@ -151,6 +151,8 @@ static dt_status queue_round(rank_state *r, dt_random *delays, int64_t round) {
     CUDA(cudaMemcpyAsync(d->counts, d->counts_of[v], (size_t)(RANKS * o->experts) * sizeof *d->counts,
                          cudaMemcpyDeviceToDevice, r->stream));
   CUDA(support_poison(dt_combine_buffer(d->combine), d->bytes, r->stream));
+  /* Consumers in either launch, tiles beside the entry or after it: the ranks need not do the same. */
+  dt_combine_set_form(d->combine, (dt_combine_launch)(dice >> 40 & 1), (dt_combine_entry)((dice >> 41 & 3) == 3));
   TRY(dt_combine_run(d->combine, mode, d->a[v], d->b, r->stream));
   CUDA(support_compare(dt_combine_buffer(d->combine), d->expected[v], d->bytes, r->wrong, r->stream));
   return DT_OK;

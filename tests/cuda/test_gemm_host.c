@@ -139,6 +139,18 @@ static dt_cuda_gemm valid(void) {
   return gemm;
 }
 
+/* Experts with fewer units than asked for keep natural order, in which no band counts as spread. */
+static void experts_of_one_unit_stay_in_natural_order(void **state) {
+  (void)state;
+  assert_int_equal(dt_paced_bands(16 * DT_TILE_M, 700, 16, 2), 0);
+  assert_int_equal(dt_paced_bands(16 * DT_TILE_M + 1, 700, 16, 2), 6);
+  assert_int_equal(dt_paced_bands(16 * DT_TILE_M, 700, 16, 0), 6);
+  assert_int_equal(dt_paced_bands(40, 40, 16, 0), 1);
+  assert_int_equal(dt_paced_bands(0, 0, 16, 0), 0);
+  assert_int_equal(dt_paced_bands(32 * DT_TILE_M, 5000, 16, 3), 0);
+  assert_int_equal(dt_paced_bands(32 * DT_TILE_M + 1, 5000, 16, 3), 33);
+}
+
 static void refused(const dt_cuda_gemm *gemm, const char *field) {
   size_t bytes = 0;
   assert_int_equal(dt_cuda_gemm_workspace(gemm, &bytes), DT_ERR_ARGUMENT);
@@ -165,6 +177,7 @@ static void bad_arguments_are_named(void **state) {
   DT_REFUSED(raster_bands, 3)
   DT_REFUSED(timeout_s, 5000.0)
   DT_REFUSED(order, (dt_order)3)
+  DT_REFUSED(paced_units, -1)
   gemm = valid();
   gemm.b = (void *)(uintptr_t)4100;
   assert_int_equal(dt_cuda_grouped_gemm(&gemm, (void *)(uintptr_t)4096, NULL), DT_ERR_ARGUMENT);
@@ -191,6 +204,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_tile_is_in_the_table_once),
                                      cmocka_unit_test(short_bands_never_share_weights_with_whole_ones),
                                      cmocka_unit_test(the_last_round_is_cut_when_it_is_short),
+                                     cmocka_unit_test(experts_of_one_unit_stay_in_natural_order),
                                      cmocka_unit_test(bad_arguments_are_named)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,10 @@ const char *const router_names[] = {"balanced", "moderate", "stress", "crossed",
 const char *const method_names[] = {"loop",          "grouped", "bulk",        "signal",        "direct", "loop-graph",
                                     "grouped-graph", "gemm",    "cublas-gemm", "gemm-reserved", "reduce", NULL};
 
+const char *const launch_names[] = {"one", "two", NULL};
+const char *const entry_names[] = {"beside", "before", NULL};
+const char *const pacing_names[] = {"auto", "on", "off", NULL};
+
 static double least(const double *samples_s, int32_t count) {
   double value = NAN;
   for (int32_t i = 0; i < count; i++)
@@ -22,6 +26,7 @@ static void print_setting(const dt_combine_bench_case *s) {
          router_names[s->router]);
   printf(" consumers %d segment %d raster %d %s %s", s->consumers, s->segment_bands, s->raster_bands,
          layout_names[s->layout], order_names[s->order]);
+  printf(" launch %s entry %s pacing %s", launch_names[s->launch], entry_names[s->entry], pacing_names[s->pacing]);
 }
 
 static void print_table(const dt_combine_bench *bench, const combine_limit *l) {
@@ -55,7 +60,9 @@ void combine_print(const dt_combine_bench *bench, const combine_limit *l, const 
                    int whole) {
   print_setting(&bench->setting);
   if (whole) {
-    printf("\n%s x %d, %d samples; cuBLAS %s, NCCL %s; SM clock %.0f, %.0f MHz\n", bench->device, bench->ranks,
+    if (bench->gpus < bench->ranks)
+      printf("\n%d ranks share %d GPUs: no row crosses a link", bench->ranks, bench->gpus);
+    printf("\n%s x %d, %d samples; cuBLAS %s, NCCL %s; SM clock %.0f, %.0f MHz\n", bench->device, bench->gpus,
            bench->repeat, bench->cublas, bench->nccl, 1e-6 * bench->sm_hz_before, 1e-6 * bench->sm_hz_after);
     print_table(bench, l);
     return;
@@ -76,11 +83,12 @@ void combine_print(const dt_combine_bench *bench, const combine_limit *l, const 
 }
 
 json_t *combine_setting_json(const dt_combine_bench_case *s) {
-  return json_pack("{s:o, s:o, s:o, s:i, s:s, s:o, s:i, s:i, s:i, s:s, s:s}", "rows", json_whole(s->rows), "n",
-                   json_whole(s->n), "k", json_whole(s->k), "experts", (int)s->experts, "router",
-                   router_names[s->router], "seed", json_whole((int64_t)s->seed), "consumers", (int)s->consumers,
-                   "segment_bands", (int)s->segment_bands, "raster_bands", (int)s->raster_bands, "layout",
-                   layout_names[s->layout], "order", order_names[s->order]);
+  return json_pack("{s:o, s:o, s:o, s:i, s:s, s:o, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:s}", "rows",
+                   json_whole(s->rows), "n", json_whole(s->n), "k", json_whole(s->k), "experts", (int)s->experts,
+                   "router", router_names[s->router], "seed", json_whole((int64_t)s->seed), "consumers",
+                   (int)s->consumers, "segment_bands", (int)s->segment_bands, "raster_bands", (int)s->raster_bands,
+                   "layout", layout_names[s->layout], "order", order_names[s->order], "launch", launch_names[s->launch],
+                   "entry", entry_names[s->entry], "pacing", pacing_names[s->pacing]);
 }
 
 json_t *combine_prediction_json(const combine_prediction *p) {

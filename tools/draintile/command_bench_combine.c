@@ -21,7 +21,7 @@ typedef struct combine_run {
   char device[256], cublas[32], nccl[32];
   int64_t checks, passed; /* methods held to bulk's bits and to float64 */
   double error;
-  int code, quiet;
+  int code, quiet, gpus;
   const char *json; /* NULL: none */
   time_t written;
 } combine_run;
@@ -55,10 +55,11 @@ static json_t *results(const combine_run *run) {
   for (int i = 0; i < COMBINE_CONSTANTS; i++)
     if (!isnan(run->platform.constant_s[i]))
       json_object_set_new(constants, combine_constant_names[i], json_figure(run->platform.constant_s[i]));
-  json_object_update_new(root, json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}", "device",
-                                         json_text(run->device), "date", date, "cublas", run->cublas, "nccl", run->nccl,
-                                         "ranks", (int)run->config.ranks, "repeat", (int)run->config.repeat,
-                                         "rate_bytes_per_s", json_figure(run->platform.rate_bytes_per_s), "constants_s",
+  json_object_update_new(root, json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}",
+                                         "device", json_text(run->device), "date", date, "cublas", run->cublas, "nccl",
+                                         run->nccl, "ranks", (int)run->config.ranks, "gpus", (int)run->gpus, "repeat",
+                                         (int)run->config.repeat, "rate_bytes_per_s",
+                                         json_figure(run->platform.rate_bytes_per_s), "constants_s",
                                          json_figure(run->platform.constants_s), "constants", constants, "checks",
                                          json_whole(run->checks), "checks_passed_first", json_whole(run->passed),
                                          "max_relative_error", json_figure(run->error), "runs", run->rows));
@@ -72,6 +73,7 @@ static void done(void *context, const dt_combine_bench *bench) {
   if (!run->quiet) combine_print(bench, &limit, prediction, run->config.case_count == 1);
   json_array_append_new(run->rows, combine_json(bench, &limit, prediction));
   memcpy(run->device, bench->device, sizeof run->device);
+  run->gpus = bench->gpus;
   memcpy(run->cublas, bench->cublas, sizeof run->cublas);
   memcpy(run->nccl, bench->nccl, sizeof run->nccl);
   judge(run, bench);
@@ -86,7 +88,8 @@ static void done(void *context, const dt_combine_bench *bench) {
 /* Every combination; what costs most to change comes first. */
 static int64_t combine_cases(const tool_args *args, dt_combine_bench_case *cases) {
   static const char *const names[] = {
-      "n", "k", "experts", "layout", "order", "consumers", "segment-bands", "raster-bands", "rows", "router"};
+      "n",      "k",     "experts", "layout", "order", "consumers", "segment-bands", "raster-bands",
+      "launch", "entry", "pacing",  "rows",   "router"};
   enum { LISTS = sizeof names / sizeof *names };
   const arg_value *lists[LISTS], *modes = args_list(args, "mode");
   int64_t count = 1;
@@ -106,8 +109,11 @@ static int64_t combine_cases(const tool_args *args, dt_combine_bench_case *cases
     cases[c].consumers = (int32_t)value[5];
     cases[c].segment_bands = (int32_t)value[6];
     cases[c].raster_bands = (int32_t)value[7];
-    cases[c].rows = value[8];
-    cases[c].router = (dt_combine_router)value[9];
+    cases[c].launch = (dt_combine_launch)value[8];
+    cases[c].entry = (dt_combine_entry)value[9];
+    cases[c].pacing = (dt_combine_pacing)value[10];
+    cases[c].rows = value[11];
+    cases[c].router = (dt_combine_router)value[12];
     cases[c].seed = (uint64_t)args_int(args, "seed");
     for (int i = 0; i < modes->list_count; i++) cases[c].methods[modes->list[i]] = 1;
   }
@@ -151,6 +157,7 @@ static int measure(combine_run *run, const tool_args *args) {
   run->quiet = json && strcmp(json, "-") == 0;
   run->json = json;
   run->written = time(NULL);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* ranks that share a GPU: a hardware queue for each stream */
   dt_status status = dt_combine_bench_run(&run->config);
   if (status) run->code = log_status(status, NULL);
   if (status && json_array_size(run->rows) == 0) return run->code;
@@ -192,7 +199,7 @@ static int run_command(const tool_args *args) {
 }
 
 static const arg_option options[] = {
-    OPT_INT("ranks", "W", "2", 2, 8, "GPUs of this machine"),
+    OPT_INT("ranks", "W", "2", 2, 8, "ranks, a GPU each; where there are fewer they share them"),
     OPT_INTS("rows", "M,..", "16384", 2, 16777216, "rows a rank on average, even"),
     OPT_INTS("n", "N,..", "8192", 8, 4194304, "columns of the output, a multiple of 8"),
     OPT_INTS("k", "K,..", "2048", 8, 1073741824, "columns of the input, a multiple of 8"),
@@ -204,6 +211,9 @@ static const arg_option options[] = {
     OPT_INTS("raster-bands", "R,..", "4", 2, 65536, "signal: bands that run column by column together, even"),
     OPT_LIST("layout", "LAYOUTS", "packed", layout_names, "of an expert's rows"),
     OPT_LIST("order", "ORDERS", "natural", order_names, "of bands and segments"),
+    OPT_LIST("launch", "FORMS", "one", launch_names, "signal: consumers in the GEMM's launch or a kernel of their own"),
+    OPT_LIST("entry", "FORMS", "beside", entry_names, "tiles while the ranks meet, or after"),
+    OPT_LIST("pacing", "FORMS", "auto", pacing_names, "direct, natural order: mixing an expert's bands"),
     OPT_INT("repeat", "N", "20", 0, 10000, "samples of each mode; 0: the checks alone"),
     OPT_TEXT("platform", "FILE", NULL, "platform file: the link's rate, the limit's constants, the prediction"),
     OPT_FLAG("no-prediction", "do not simulate the settings before the run"),
@@ -220,5 +230,6 @@ const tool_command command_bench_combine = {
     .run = run_command,
     .notes =
         "Every combination of the lists is a setting; buffers are made once. Times are of the slowest rank. signal\n"
-        "and direct must equal bulk to the bit. Exits with 77 where there are fewer GPUs than ranks.",
+        "and direct must equal bulk to the bit. Where ranks share a GPU nothing crosses a\n"
+        "link, and there are no baselines. Exits with 77 where there is no GPU.",
 };

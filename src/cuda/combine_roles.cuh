@@ -1,0 +1,117 @@
+/* The combine operator's roles, whichever kernel runs them: waiting for the peers' entry, consumers that put segments,
+ * closing the epoch. Every wait is bounded; whoever gives up says so to its peers and publishes no arrival. Pairs of the
+ * memory order are named at both ends. */
+#ifndef DT_CUDA_COMBINE_ROLES_CUH
+#define DT_CUDA_COMBINE_ROLES_CUH
+
+#include "cuda/combine_device.cuh"
+
+DT_DEVICE uint4 dt_load_staging(const uint4 *from) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+
+/* Until `peer` has put `epoch` into a word of its slot. Acquire: pairs with dt_release_sys of the peer. */
+DT_DEVICE void dt_combine_await(const dt_combine_params &p, int32_t peer, const uint32_t *word, uint32_t epoch,
+                                uint32_t error) {
+  const uint32_t start = dt_time_us();
+  for (;;) {
+    const bool gave_up = dt_acquire_sys(&p.slots[peer].failed) != 0; /* what it published before comes first */
+    const uint32_t seen = dt_acquire_sys(word);
+    if ((int32_t)(seen - epoch) >= 0) return;
+    if (gave_up) return dt_combine_fail(p, DT_COMBINE_ERROR_PEER, peer, 0, 0);
+    if (dt_combine_failed(p)) return;
+    if (dt_time_us() - start > p.timeout_us) return dt_combine_fail(p, error, peer, epoch, seen);
+  }
+}
+
+/* Thread `peer` waits until that peer's buffer is open for this epoch's rows; the others return at once. The caller's
+ * barrier passes it on. */
+DT_DEVICE void dt_combine_await_entry(const dt_combine_params &p, int32_t peer) {
+  if (peer < p.ranks && peer != p.rank)
+    dt_combine_await(p, peer, &p.slots[peer].entered, p.state->epoch, DT_COMBINE_ERROR_ENTRY);
+}
+
+/* Publishes this rank's rows, waits for the others'. Whole block, after its thread 0 has acquired whatever this rank
+ * stored; the barriers pass that on. */
+DT_DEVICE void dt_combine_close(const dt_combine_params &p) {
+  const int32_t peer = (int32_t)threadIdx.x;
+  if (peer == 0 && *p.gemm_error != 0) dt_combine_fail(p, DT_COMBINE_ERROR_GEMM, -1, 0, *p.gemm_error);
+  __syncthreads();
+  if (peer >= p.ranks || peer == p.rank) return;
+  const uint32_t epoch = p.state->epoch;
+  dt_fence_sys();
+  if (dt_combine_failed(p)) return dt_release_sys(&p.peer_slot[peer]->failed, 1);
+  dt_release_sys(&p.peer_slot[peer]->arrived, epoch);
+  dt_combine_await(p, peer, &p.slots[peer].arrived, epoch, DT_COMBINE_ERROR_ARRIVAL);
+}
+
+/* Until all tiles of the chunk's bands are stored. One thread. Acquire: pairs with the GEMM's release of each tile. */
+DT_DEVICE void dt_combine_await_bands(const dt_combine_params &p, const dt_combine_chunk &chunk) {
+  const uint32_t start = dt_time_us();
+  for (int32_t band = chunk.first_band; band < chunk.first_band + chunk.bands; band++) {
+    const uint32_t target = (uint32_t)p.tables.band_rows[band] * p.band_parts;
+    const uint32_t *counter = p.ready + p.tables.band_slot[band];
+    for (;;) {
+      const uint32_t seen = dt_acquire_gpu(counter);
+      if (seen >= target || dt_combine_failed(p)) break;
+      if (dt_time_us() - start > p.timeout_us) return dt_combine_fail(p, DT_COMBINE_ERROR_READY, band, target, seen);
+    }
+  }
+}
+
+/* Whole block of `Threads`; 16 bytes a thread, `Ahead` loads under way. */
+template <int Threads, int Ahead> DT_DEVICE void dt_combine_copy(uint4 *to, const uint4 *from, int64_t words) {
+  for (int64_t i = threadIdx.x; i < words; i += Ahead * Threads) {
+    uint4 v[Ahead];
+#pragma unroll
+    for (int j = 0; j < Ahead; j++)
+      if (i + j * Threads < words) v[j] = dt_load_staging(from + i + j * Threads);
+#pragma unroll
+    for (int j = 0; j < Ahead; j++)
+      if (i + j * Threads < words) dt_store_global(to + i + j * Threads, v[j]);
+  }
+}
+
+/* Consumer `index` of `consumers`: chunks go round them in order. The last to end closes the epoch. Whole block. */
+template <bool WaitReady, int Threads, int Ahead>
+DT_DEVICE void dt_combine_consume(const dt_combine_params &p, int32_t index, int32_t consumers) {
+  __shared__ bool stop, last;
+  dt_combine_await_entry(p, (int32_t)threadIdx.x);
+  __syncthreads();
+  if (threadIdx.x == 0) stop = dt_combine_failed(p);
+  __syncthreads();
+  const int32_t chunks = p.tables.sizes->chunks;
+  int32_t known_band = -1, known_bands = 0; /* waited for before */
+  for (int32_t i = index; i < chunks && !stop; i += consumers) {
+    const dt_combine_chunk chunk = p.tables.chunks[i];
+    if (WaitReady && (chunk.first_band != known_band || chunk.bands != known_bands)) {
+      known_band = chunk.first_band;
+      known_bands = chunk.bands;
+      __syncthreads(); /* the last round has read `stop` */
+      if (threadIdx.x == 0) {
+        dt_combine_await_bands(p, chunk);
+        stop = dt_combine_failed(p);
+      }
+      __syncthreads();
+      if (stop) break;
+    }
+    dt_combine_copy<Threads, Ahead>((uint4 *)(p.buffers[chunk.owner] + chunk.dst_row * p.row_bytes),
+                                    (const uint4 *)(p.staging + (int64_t)chunk.row * p.row_bytes),
+                                    chunk.rows * p.row_bytes / 16);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    /* This block's stores to all peers, before the block that closes sees the count. */
+    dt_fence_sys();
+    last = dt_add_acq_rel(&p.state->done, 1) == (uint32_t)consumers - 1;
+  }
+  __syncthreads();
+  if (last) dt_combine_close(p);
+}
+
+#endif

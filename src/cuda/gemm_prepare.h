@@ -1,0 +1,13 @@
+/* The grouped GEMM up to its kernel, for whoever runs tiles beside something else in one launch. */
+#ifndef DT_CUDA_GEMM_PREPARE_H
+#define DT_CUDA_GEMM_PREPARE_H
+
+#include <draintile/gemm.h>
+
+#include "tile_gemm.h"
+
+/* Checks everything, queues the task table and fills what the kernel needs. *ctas: of the launch that must follow on
+ * `stream`; 0: there is nothing to multiply. */
+dt_status dt_gemm_prepare(const dt_cuda_gemm *gemm, void *workspace, void *stream, dt_tile_gemm *prepared, int *ctas);
+
+#endif

@@ -1,0 +1,26 @@
+/* The parameters of the tile engine when it runs a combine: tiles whose rows wait for the peers' entry, or tiles and
+ * consumers as roles of one launch. */
+#ifndef DT_CUDA_TILE_COMBINE_H
+#define DT_CUDA_TILE_COMBINE_H
+
+#include "cuda/combine_kernels.h"
+#include "cuda/tile_gemm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dt_tile_combine {
+  dt_tile_gemm gemm; /* first, so that the engine sees it */
+  dt_combine_params combine;
+  int32_t tile_ctas; /* CTAs from this one on are consumers */
+  int32_t gated;     /* 1: no tile is stored before every peer has entered */
+} dt_tile_combine;
+
+/* `consumers` (even, may be 0) CTAs beside those of the tiles. */
+cudaError_t dt_tile_combine_launch(const dt_tile_combine *combine, int consumers, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
