@@ -21,16 +21,26 @@ static dt_status check_input(const dt_cuda_moe *m, const dt_cuda_moe_input *in) 
   return DT_OK;
 }
 
-static void take_input(dt_cuda_moe *m, const dt_cuda_moe_input *in) {
-  dt_device_slots *slot = &m->plan.slot;
+void dt_cuda_moe_take_plan(dt_moe_plan *plan, const dt_cuda_moe_input *in) {
+  dt_device_slots *slot = &plan->slot;
   slot->ids = in->ids;
   slot->tokens_capacity = in->tokens;
   const int64_t lanes = (int64_t)slot->warps * DT_WARP, blocks = (in->tokens * slot->top_k + lanes - 1) / lanes;
   slot->blocks = (int32_t)(blocks < 1 ? 1 : blocks > DT_CUDA_MOE_SLOTS_BLOCKS ? DT_CUDA_MOE_SLOTS_BLOCKS : blocks);
-  m->layer.hidden = in->hidden;
-  m->layer.weights = in->weights;
-  m->layer.output = in->output;
-  m->layer.tokens = in->tokens;
+}
+
+void dt_cuda_moe_take_layer(dt_tile_layer *layer, const dt_cuda_moe_input *in) {
+  layer->hidden = in->hidden;
+  layer->weights = in->weights;
+  layer->output = in->output;
+  layer->tokens = in->tokens;
+}
+
+/* Of a launch that was just queued: its error, or, while a graph is made of them, a note of it. */
+static dt_status launched(dt_cuda_moe *m, cudaError_t error, const char *what, dt_cuda_moe_takes takes,
+                          cudaStream_t stream) {
+  const dt_status status = dt_cuda_check(error, what);
+  return status || !m->graph.recording ? status : dt_cuda_moe_graph_note(m, takes, stream);
 }
 
 /* L1 and L2. staged: rows of other ranks stay here. local: all do, in the own combine buffer. */
@@ -54,14 +64,16 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
       layer.gemm.owner_rows[r] = layer.buffers[r];
     }
   }
-  return dt_cuda_check(dt_tile_layer_launch(&layer, m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER, stream), "tiles");
+  return launched(m, dt_tile_layer_launch(&layer, m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER, stream), "tiles",
+                  DT_CUDA_MOE_TAKES_LAYER, stream);
 }
 
 static dt_status launch_plan(dt_cuda_moe *m, int head, cudaStream_t stream) {
   m->plan.head = head;
   m->plan.tiles_only = 0;
-  dt_status status = dt_cuda_check(dt_moe_count_launch(&m->plan, stream), "counts");
-  return status ? status : dt_cuda_check(dt_moe_table_launch(&m->plan, TABLE_BLOCKS, stream), "table");
+  const dt_status status = launched(m, dt_moe_count_launch(&m->plan, stream), "counts", DT_CUDA_MOE_TAKES_PLAN, stream);
+  if (status) return status;
+  return launched(m, dt_moe_table_launch(&m->plan, TABLE_BLOCKS, stream), "table", DT_CUDA_MOE_TAKES_PLAN, stream);
 }
 
 /* Of the dispatch, what all multiprocessors copy before the tiles; warps beside the tiles copy the rest. Measured:
@@ -70,18 +82,30 @@ static int head_of(const dt_cuda_moe *m) {
   return m->plan.staged ? 1024 : 256;
 }
 
-dt_status dt_cuda_moe_forward(dt_cuda_moe *m, const dt_cuda_moe_input *input, void *stream) {
-  dt_status status = check_input(m, input);
-  if (status) return status;
-  status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
-  take_input(m, input);
-  m->layer.waits = m->layer.signals = 1;
-  if (!status) status = launch_plan(m, head_of(m), stream);
-  if (!status) status = dt_cuda_check(dt_layer_dispatch_launch(&m->layer, m->sms, stream), "dispatch");
+dt_status dt_cuda_moe_queue(dt_cuda_moe *m, const dt_cuda_moe_input *input, cudaStream_t stream) {
+  const dt_cuda_moe_takes takes = DT_CUDA_MOE_TAKES_LAYER;
+  dt_tile_layer *layer = &m->layer;
+  dt_cuda_moe_take_plan(&m->plan, input);
+  dt_cuda_moe_take_layer(layer, input);
+  layer->waits = layer->signals = 1;
+  dt_status status = launch_plan(m, head_of(m), stream);
+  if (!status) status = launched(m, dt_layer_dispatch_launch(layer, m->sms, stream), "dispatch", takes, stream);
   if (!status) status = launch_tiles(m, m->plan.staged, 0, stream);
   if (!status && m->plan.staged)
-    status = dt_cuda_check(dt_layer_put_launch(&m->layer, m->plan.put_blocks, stream), "put");
-  if (!status) status = dt_cuda_check(dt_layer_reduce_launch(&m->layer, m->sms, stream), "reduction");
+    status = launched(m, dt_layer_put_launch(layer, m->plan.put_blocks, stream), "put", takes, stream);
+  if (!status) status = launched(m, dt_layer_reduce_launch(layer, m->sms, stream), "reduction", takes, stream);
+  return status;
+}
+
+dt_status dt_cuda_moe_forward(dt_cuda_moe *m, const dt_cuda_moe_input *input, void *stream) {
+  enum cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  dt_status status = check_input(m, input);
+  if (!status) status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
+  if (!status) status = dt_cuda_check(cudaStreamIsCapturing(stream, &capturing), "stream");
+  if (status) return status;
+  /* A graph cannot be launched into a stream that records one. */
+  const int record = capturing != cudaStreamCaptureStatusNone;
+  status = record ? dt_cuda_moe_queue(m, input, stream) : dt_cuda_moe_graph_launch(m, input, stream);
   if (!status) m->forwards = 1;
   return status;
 }
@@ -91,7 +115,8 @@ dt_status dt_cuda_moe_run_part(dt_cuda_moe *m, dt_cuda_moe_part part, const dt_c
   if (!status && !m->forwards) status = dt_fail(DT_ERR_ARGUMENT, "part: %d; only after a forward", (int)part);
   if (!status) status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
   if (status) return status;
-  take_input(m, input);
+  dt_cuda_moe_take_plan(&m->plan, input);
+  dt_cuda_moe_take_layer(&m->layer, input);
   m->layer.waits = m->layer.signals = 0;
   switch (part) {
   case DT_CUDA_MOE_COMPUTE:

@@ -125,5 +125,5 @@ dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *m, const dt_cuda_moe_config *con
   if (status) return status;
   m->config = merged;
   dt_cuda_moe_fill_schedule(m);
-  return DT_OK;
+  return dt_cuda_moe_graph_make(m);
 }

@@ -140,6 +140,7 @@ static dt_status make_maps(dt_cuda_moe *m) {
 static void release(dt_cuda_moe *m) {
   if (!m) return;
   cudaSetDevice(m->device);
+  dt_cuda_moe_graph_free(m);
   dt_cuda_moe_free_memory(m);
   free(m);
 }
@@ -168,6 +169,7 @@ dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe
     dt_cuda_moe_fill_schedule(m);
     fill_pointers(m);
     status = make_maps(m);
+    if (!status) status = dt_cuda_moe_graph_make(m);
   }
   if (status) {
     release(m);

@@ -1,0 +1,103 @@
+/* The MoE layer: a forward as one launch of a graph. Issuing five or six kernels costs the host 3 to 5 us each, a graph
+ * of them 2 to 4 in all; a node whose parameters change costs 1 more (docs/notes/moe.md).
+ */
+#include <string.h>
+
+#include "core/error.h"
+#include "driver.h"
+#include "moe_handle.h"
+
+/* The node of the launch that `stream` recorded last. */
+static cudaError_t last_node(cudaStream_t stream, cudaGraphNode_t *node) {
+  enum cudaStreamCaptureStatus capturing;
+  const cudaGraphNode_t *last = NULL;
+  const cudaGraphEdgeData *edges = NULL;
+  size_t count = 0;
+#if CUDART_VERSION >= 13000
+  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &capturing, NULL, NULL, &last, &edges, &count);
+#else
+  const cudaError_t error = cudaStreamGetCaptureInfo_v3(stream, &capturing, NULL, NULL, &last, &edges, &count);
+#endif
+  if (error == cudaSuccess && count != 1) return cudaErrorUnknown; /* launches of one stream form a chain */
+  if (error == cudaSuccess) *node = last[0];
+  return error;
+}
+
+dt_status dt_cuda_moe_graph_note(dt_cuda_moe *m, dt_cuda_moe_takes takes, cudaStream_t stream) {
+  if (m->graph.node_count == DT_CUDA_MOE_NODES)
+    return dt_fail(DT_ERR_INTERNAL, "graph: more than %d launches", DT_CUDA_MOE_NODES);
+  dt_cuda_moe_node *n = &m->graph.nodes[m->graph.node_count++];
+  n->takes = takes;
+  cudaError_t error = last_node(stream, &n->node);
+  if (error == cudaSuccess) error = cudaGraphKernelNodeGetParams(n->node, &n->params);
+  if (error == cudaSuccess) {
+    const size_t bytes = takes == DT_CUDA_MOE_TAKES_PLAN ? sizeof n->parameters.plan : sizeof n->parameters.layer;
+    memcpy(&n->parameters, n->params.kernelParams[0], bytes);
+  }
+  return dt_cuda_check(error, "graph");
+}
+
+dt_status dt_cuda_moe_graph_make(dt_cuda_moe *m) {
+  dt_cuda_moe_graph *g = &m->graph;
+  cudaStream_t stream;
+  dt_cuda_moe_graph_free(m);
+  dt_status status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
+  if (!status) status = dt_cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "graph");
+  if (status) return status;
+  /* Relaxed: what other threads allocate meanwhile is none of the graph's. */
+  status = dt_cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "graph");
+  if (!status) {
+    g->recording = 1;
+    status = dt_cuda_moe_queue(m, &g->input, stream); /* without tokens */
+    g->recording = 0;
+    const dt_status ended = dt_cuda_check(cudaStreamEndCapture(stream, &g->graph), "graph");
+    if (!status) status = ended;
+  }
+  if (!status) status = dt_cuda_check(cudaGraphInstantiate(&g->exec, g->graph, 0), "graph");
+  if (!status) status = dt_cuda_check(cudaGraphUpload(g->exec, stream), "graph");
+  if (!status) status = dt_cuda_check(cudaStreamSynchronize(stream), "graph");
+  cudaStreamDestroy(stream);
+  if (status) dt_cuda_moe_graph_free(m);
+  return status;
+}
+
+void dt_cuda_moe_graph_free(dt_cuda_moe *m) {
+  dt_cuda_moe_graph *g = &m->graph;
+  if (g->exec) cudaGraphExecDestroy(g->exec);
+  if (g->graph) cudaGraphDestroy(g->graph);
+  *g = (dt_cuda_moe_graph){0};
+}
+
+/* Launches under way keep the parameters that they were queued with. */
+static cudaError_t give(dt_cuda_moe_graph *g, dt_cuda_moe_node *n, const dt_cuda_moe_input *input) {
+  void *arguments[] = {&n->parameters};
+  n->params.kernelParams = arguments;
+  if (n->takes == DT_CUDA_MOE_TAKES_PLAN) {
+    const int32_t before = n->parameters.plan.slot.blocks; /* all or some of the grid */
+    dt_cuda_moe_take_plan(&n->parameters.plan, input);
+    n->params.gridDim.x += (unsigned)(n->parameters.plan.slot.blocks - before);
+  } else {
+    dt_cuda_moe_take_layer(&n->parameters.layer, input);
+  }
+  const cudaError_t error = cudaGraphExecKernelNodeSetParams(g->exec, n->node, &n->params);
+  n->params.kernelParams = NULL;
+  return error;
+}
+
+dt_status dt_cuda_moe_graph_launch(dt_cuda_moe *m, const dt_cuda_moe_input *input, cudaStream_t stream) {
+  dt_cuda_moe_graph *g = &m->graph;
+  const dt_cuda_moe_input *had = &g->input;
+  if (!g->exec) return dt_fail(DT_ERR_ARGUMENT, "schedule: the last dt_cuda_moe_set_schedule failed");
+  const int fewer = input->tokens != had->tokens;
+  const int plan = fewer || input->ids != had->ids;
+  const int layer =
+      fewer || input->hidden != had->hidden || input->weights != had->weights || input->output != had->output;
+  cudaError_t error = cudaSuccess;
+  for (int i = 0; i < g->node_count && error == cudaSuccess; i++)
+    if (g->nodes[i].takes == DT_CUDA_MOE_TAKES_PLAN ? plan : layer) error = give(g, &g->nodes[i], input);
+  if (error == cudaSuccess) {
+    g->input = *input;
+    error = cudaGraphLaunch(g->exec, stream);
+  }
+  return dt_cuda_check(error, "forward");
+}
