@@ -239,8 +239,9 @@ static void release(moe_job *job) {
 
 static int run_job(moe_job *job) {
   const tool_args *args = job->args;
-  int code = rank_options_device(args, &job->gpus);
-  if (code == TOOL_OK && !job->gpus && args_choice(args, "dedup") == 1)
+  int code = TOOL_OK;
+  job->gpus = (int32_t)args_choice(args, "device"); /* how many there are is asked when all else is right */
+  if (!job->gpus && args_choice(args, "dedup") == 1)
     code = log_fail(TOOL_USAGE, "--dedup: \"on\"; allowed: off on the cpu");
   if (code == TOOL_OK) code = rank_options_outputs(args);
   if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
@@ -254,6 +255,8 @@ static int run_job(moe_job *job) {
   read_config(job);
   code = share_memory(job);
   if (code == TOOL_OK && job->gpus) code = moe_cuda_options(job);
+  if (code == TOOL_OK) code = rank_options_device(args, &job->gpus);
+  if (code == TOOL_OK && job->gpus) moe_cuda_notes(job);
   const arg_value *list = args_list(args, "schedule");
   for (int i = 0; code == TOOL_OK && !job->gpus && i < list->list_count; i++)
     if (list->list[i] == DT_SCHEDULE_SIGNAL && job->config.consumers < 1)

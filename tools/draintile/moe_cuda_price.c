@@ -21,12 +21,15 @@ int moe_cuda_options(moe_job *job) {
   if (job->ranks > 8) return log_fail(TOOL_USAGE, "--ranks: %d; allowed on cuda: 1 to 8", job->ranks);
   if (job->choose && !job->machine.platform)
     return log_fail(TOOL_USAGE, "--platform: required with --schedule auto and --device cuda");
+  return TOOL_OK;
+}
+
+void moe_cuda_notes(const moe_job *job) {
   if (job->ranks > job->gpus)
     log_note("%d ranks on %d GPUs: they share them, and their multiprocessors evenly; times are of that sharing",
              job->ranks, job->gpus);
   if (job->input.dtype != DT_DTYPE_BF16)
     log_note("hidden_states: %s: rows travel as bf16 on cuda", dt_dtype_name(job->input.dtype));
-  return TOOL_OK;
 }
 
 int32_t moe_cuda_device(const moe_job *job, int32_t rank, int32_t *sharers) {
