@@ -102,9 +102,9 @@ typedef struct dt_cuda_moe_stats {
 dt_status dt_cuda_moe_stats_read(dt_cuda_moe *moe, void *stream, dt_cuda_moe_stats *stats);
 /* Device memory that the layer holds, weights apart. */
 size_t dt_cuda_moe_device_bytes(const dt_cuda_moe *moe);
-/* Waits for `stream`; spans of the last forward, per SM and role, if config.timestamps. Valid until the next forward.
- */
-dt_status dt_cuda_moe_spans(dt_cuda_moe *moe, void *stream, const dt_span **spans, size_t *count);
+/* Waits for `stream`; spans of the last forward, or of the tiles of DT_CUDA_MOE_COMPUTE, per multiprocessor and role
+ * (dt_device_track), if config.timestamps. Valid until the next call. Room for them is bounded: *lost did not fit. */
+dt_status dt_cuda_moe_spans(dt_cuda_moe *moe, void *stream, const dt_span **spans, size_t *count, uint64_t *lost);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -45,8 +45,8 @@ size_t dt_cuda_moe_device_bytes(const dt_cuda_moe *moe) {
   (void)moe;
   return 0;
 }
-dt_status dt_cuda_moe_spans(dt_cuda_moe *moe, void *stream, const dt_span **spans, size_t *count) {
-  (void)moe, (void)stream, (void)spans, (void)count;
+dt_status dt_cuda_moe_spans(dt_cuda_moe *moe, void *stream, const dt_span **spans, size_t *count, uint64_t *lost) {
+  (void)moe, (void)stream, (void)spans, (void)count, (void)lost;
   return without();
 }
 #endif

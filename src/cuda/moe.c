@@ -64,8 +64,12 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
       layer.gemm.owner_rows[r] = layer.buffers[r];
     }
   }
-  return launched(m, dt_tile_layer_launch(&layer, m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER, stream), "tiles",
-                  DT_CUDA_MOE_TAKES_LAYER, stream);
+  const int ctas = m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER;
+  if (m->recorder) {
+    const dt_stamped_layer stamped = {.layer = layer, .stamps = m->recorder->stamps};
+    return dt_cuda_check(dt_stamped_layer_launch(&stamped, ctas, stream), "tiles");
+  }
+  return launched(m, dt_tile_layer_launch(&layer, ctas, stream), "tiles", DT_CUDA_MOE_TAKES_LAYER, stream);
 }
 
 static dt_status launch_plan(dt_cuda_moe *m, int head, cudaStream_t stream) {
@@ -88,13 +92,19 @@ dt_status dt_cuda_moe_queue(dt_cuda_moe *m, const dt_cuda_moe_input *input, cuda
   dt_cuda_moe_take_plan(&m->plan, input);
   dt_cuda_moe_take_layer(layer, input);
   layer->waits = layer->signals = 1;
-  dt_status status = launch_plan(m, head_of(m), stream);
+  dt_status status = dt_cuda_moe_mark(m, DT_MARK_BEGIN, stream);
+  if (!status) status = launch_plan(m, head_of(m), stream);
+  if (!status) status = dt_cuda_moe_mark(m, DT_MARK_PLANNED, stream);
   if (!status) status = launched(m, dt_layer_dispatch_launch(layer, m->sms, stream), "dispatch", takes, stream);
+  if (!status) status = dt_cuda_moe_mark(m, DT_MARK_DISPATCHED, stream);
   if (!status) status = launch_tiles(m, m->plan.staged, 0, stream);
-  if (!status && m->plan.staged)
+  if (!status) status = dt_cuda_moe_mark(m, DT_MARK_TILED, stream);
+  if (!status && m->plan.staged) {
     status = launched(m, dt_layer_put_launch(layer, m->plan.put_blocks, stream), "put", takes, stream);
+    if (!status) status = dt_cuda_moe_mark(m, DT_MARK_PUT, stream);
+  }
   if (!status) status = launched(m, dt_layer_reduce_launch(layer, m->sms, stream), "reduction", takes, stream);
-  return status;
+  return status ? status : dt_cuda_moe_mark(m, DT_MARK_REDUCED, stream);
 }
 
 dt_status dt_cuda_moe_forward(dt_cuda_moe *m, const dt_cuda_moe_input *input, void *stream) {
@@ -103,8 +113,8 @@ dt_status dt_cuda_moe_forward(dt_cuda_moe *m, const dt_cuda_moe_input *input, vo
   if (!status) status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
   if (!status) status = dt_cuda_check(cudaStreamIsCapturing(stream, &capturing), "stream");
   if (status) return status;
-  /* A graph cannot be launched into a stream that records one. */
-  const int record = capturing != cudaStreamCaptureStatusNone;
+  /* A graph cannot be launched into a stream that records one; with timestamps none is made. */
+  const int record = capturing != cudaStreamCaptureStatusNone || m->recorder;
   status = record ? dt_cuda_moe_queue(m, input, stream) : dt_cuda_moe_graph_launch(m, input, stream);
   if (!status) m->forwards = 1;
   return status;
@@ -118,6 +128,7 @@ dt_status dt_cuda_moe_run_part(dt_cuda_moe *m, dt_cuda_moe_part part, const dt_c
   dt_cuda_moe_take_plan(&m->plan, input);
   dt_cuda_moe_take_layer(&m->layer, input);
   m->layer.waits = m->layer.signals = 0;
+  m->marked = 0;
   switch (part) {
   case DT_CUDA_MOE_COMPUTE:
     m->plan.tiles_only = 1;

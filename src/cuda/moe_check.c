@@ -67,8 +67,3 @@ dt_status dt_cuda_moe_stats_read(dt_cuda_moe *m, void *stream, dt_cuda_moe_stats
                                .combine_bytes = (uint64_t)s.sent_rows * row_bytes};
   return DT_OK;
 }
-
-dt_status dt_cuda_moe_spans(dt_cuda_moe *m, void *stream, const dt_span **spans, size_t *count) {
-  (void)m, (void)stream, (void)spans, (void)count;
-  return dt_fail(DT_ERR_ARGUMENT, "spans: timestamps were not asked for");
-}

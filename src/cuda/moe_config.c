@@ -58,7 +58,8 @@ dt_status dt_cuda_moe_check_config(const dt_cuda_moe_config *c) {
     return dt_fail(DT_ERR_ARGUMENT, "activation_limit: %g; above 0 allowed", (double)c->activation_limit);
   if (!(c->timeout_s >= 0 && c->timeout_s < 4000))
     return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", c->timeout_s);
-  if (c->timestamps != 0) return dt_fail(DT_ERR_UNSUPPORTED, "timestamps: %d; 0 allowed", c->timestamps);
+  if (c->timestamps != 0 && c->timestamps != 1)
+    return dt_fail(DT_ERR_ARGUMENT, "timestamps: %d; 0 or 1 allowed", c->timestamps);
   return check_schedule(c);
 }
 

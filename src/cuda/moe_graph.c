@@ -41,6 +41,7 @@ dt_status dt_cuda_moe_graph_make(dt_cuda_moe *m) {
   dt_cuda_moe_graph *g = &m->graph;
   cudaStream_t stream;
   dt_cuda_moe_graph_free(m);
+  if (m->recorder) return DT_OK;
   dt_status status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
   if (!status) status = dt_cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "graph");
   if (status) return status;

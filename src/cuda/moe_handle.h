@@ -6,6 +6,8 @@
 
 #include "comm/fabric.h"
 #include "moe_plan.h"
+#include "moe_spans.h"
+#include "recorder.h"
 #include "tile_layer.h"
 
 enum {
@@ -51,6 +53,10 @@ struct dt_cuda_moe {
   dt_tile_layer layer;
   CUtensorMap buffers[DT_LAYER_RANKS], staging; /* combine buffers; expert rows, for stores */
   dt_cuda_moe_graph graph;
+  dt_recorder *recorder; /* config.timestamps: else NULL */
+  uint32_t marked;       /* bits of dt_cuda_moe_mark_at: of the last forward */
+  dt_span *spans;        /* [span_count] of the last forward */
+  size_t span_count, span_capacity;
 };
 
 /* moe_config.c: what ranks may ask for, each with the field's name if not; that all ask for the same; what a schedule

@@ -38,7 +38,7 @@ dt_status dt_cuda_moe_make_memory(dt_cuda_moe *m) {
   m->memory_bytes = bytes;
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) *parts[i].pointer = (uint8_t *)m->memory + offsets[i];
   p->slot.error = &p->state->slot_error;
-  return DT_OK;
+  return dt_cuda_moe_make_recorder(m);
 }
 
 /* The control window: slots by writer, counts of two epochs, arrivals of two epochs. */
@@ -66,6 +66,7 @@ void dt_cuda_moe_free_windows(dt_cuda_moe *m) {
 }
 
 void dt_cuda_moe_free_memory(dt_cuda_moe *m) {
+  dt_cuda_moe_free_recorder(m);
   cudaFree(m->memory);
   cudaFreeHost(m->seen);
 }

@@ -72,6 +72,17 @@ typedef struct dt_stamped_gemm {
   dt_stamps stamps;
 } dt_stamped_gemm;
 
+/* Host memory that both sides see: the host asks, the device answers with its timer. */
+enum { DT_CLOCK_ROUNDS = 24 };
+typedef struct dt_clock_words {
+  uint32_t asked, fill_0[15];
+  uint32_t answered, fill_1[13];
+  uint64_t answer_ns;
+  uint64_t step_ns; /* the smallest step of the timer that was seen */
+} dt_clock_words;
+
+cudaError_t dt_mark_launch(uint64_t *mark, int early, cudaStream_t stream); /* early: programmatic */
+cudaError_t dt_clock_answer_launch(dt_clock_words *words, cudaStream_t stream);
 cudaError_t dt_stamped_layer_launch(const dt_stamped_layer *layer, int ctas, cudaStream_t stream);
 cudaError_t dt_stamped_gemm_launch(const dt_stamped_gemm *gemm, int ctas, cudaStream_t stream);
 

@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "file.h"
 
-static const char *const kind_names[] = {"plan",   "dispatch", "L1",   "L2",      "store", "segment",
-                                         "reduce", "shared",   "wait", "barrier", "link",  "attention"};
+static const char *const kind_names[] = {"plan",   "dispatch", "L1",      "L2",   "store",     "segment", "reduce",
+                                         "shared", "wait",     "barrier", "link", "attention", "stall",   "publish"};
 
 const char *dt_span_kind_name(dt_span_kind kind) {
   size_t at = (size_t)kind;
@@ -59,6 +59,21 @@ static void write_metadata(FILE *out, int *first, int process, int track, const 
   *first = 0;
 }
 
+static void name_track(const dt_trace_rank *rank, int track, char *name, size_t size) {
+  static const char *const roles[DT_DEVICE_ROLES] = {"consumer 0", "consumer 1", "stores 0", "stores 1",
+                                                     "loader",     "release",    "copies 0", "copies 1"};
+  if (rank->device && track == 0)
+    snprintf(name, size, "kernels");
+  else if (rank->device)
+    snprintf(name, size, "SM %d %s", (track - 1) / DT_DEVICE_ROLES, roles[(track - 1) % DT_DEVICE_ROLES]);
+  else if (track < rank->workers)
+    snprintf(name, size, "worker %d", track);
+  else if (track < rank->workers + rank->consumers)
+    snprintf(name, size, "consumer %d", track - rank->workers);
+  else
+    snprintf(name, size, "link %d", track - rank->workers - rank->consumers);
+}
+
 static void write_names(FILE *out, int *first, int process, const dt_trace_rank *rank, const dt_span *const *sorted) {
   char name[160];
   snprintf(name, sizeof name, "%s rank %d", rank->name ? rank->name : "run", rank->rank);
@@ -66,12 +81,7 @@ static void write_names(FILE *out, int *first, int process, const dt_trace_rank 
   for (size_t i = 0; i < rank->span_count; i++) {
     int track = sorted[i]->track;
     if (i && sorted[i - 1]->track == track) continue;
-    if (track < rank->workers)
-      snprintf(name, sizeof name, "worker %d", track);
-    else if (track < rank->workers + rank->consumers)
-      snprintf(name, sizeof name, "consumer %d", track - rank->workers);
-    else
-      snprintf(name, sizeof name, "link %d", track - rank->workers - rank->consumers);
+    name_track(rank, track, name, sizeof name);
     write_metadata(out, first, process, track, "thread_name", name);
   }
 }

@@ -213,13 +213,18 @@ static int finish(moe_job *job) {
   else if (moe_has_rows(job) && moe_fit(job, 0, job->repeat) == TOOL_OK)
     moe_predict(job);
   const char *names[RUNS_MAX];
-  for (int32_t run = 0; run < *job->shared.run_count; run++) names[run] = schedule_names[job->shared.schedules[run]];
+  for (int32_t run = 0; run < *job->shared.run_count; run++) {
+    names[run] = schedule_names[job->shared.schedules[run]];
+    const uint64_t lost = moe_spans_lost(job, run);
+    if (lost) log_note("trace: no room for %llu spans of %s", (unsigned long long)lost, names[run]);
+  }
   const rank_trace trace = {.spans = job->last_spans,
                             .names = names,
                             .run_count = *job->shared.run_count,
                             .ranks = job->ranks,
-                            .workers = job->gpus ? job->shared.facts[0].sms : job->config.workers,
-                            .consumers = job->gpus ? 0 : job->config.consumers};
+                            .workers = job->config.workers,
+                            .consumers = job->config.consumers,
+                            .device = job->gpus > 0};
   int code = rank_output_commit(&job->writer, moe_report(job));
   return rank_trace_write(&trace, args_text(job->args, "trace"), code);
 }

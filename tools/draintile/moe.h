@@ -24,6 +24,7 @@ enum { RUNS_MAX = SCHEDULES };
 typedef struct moe_rank_run {
   dt_plan_config plan; /* as the executor resolved it */
   figures_verdict verdict;
+  uint64_t spans_lost; /* on a GPU, with --trace: for which it had no room */
 } moe_rank_run;
 
 typedef struct moe_rank_facts {
@@ -87,6 +88,7 @@ dt_moe_stats *moe_sample(const moe_job *job, int32_t run, int32_t repeat, int32_
 moe_rank_run *moe_run_of(const moe_job *job, int32_t run, int32_t rank);
 /* The rows that rank s sends to rank r's experts, from the counts. */
 int64_t moe_rows_between(const moe_job *job, int32_t source, int32_t rank);
+uint64_t moe_spans_lost(const moe_job *job, int32_t run); /* of all ranks */
 int moe_has_rows(const moe_job *job); /* any slot of any rank; else there is nothing to price */
 
 /* The largest relative error that --check allows: of what the rows travel as. */

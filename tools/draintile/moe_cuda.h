@@ -49,6 +49,7 @@ typedef struct moe_cuda_run {
   moe_cuda_tokens tokens;
   dt_cuda_moe *moe;
   void *stream, *start, *stop;
+  int traced;                /* the layer records spans */
   int64_t first, count;      /* this rank's tokens */
   uint16_t *serial, *output; /* host, [count][hidden]: serial's first output; the output being made */
   void *converted;           /* [count][hidden] of the input's type */
@@ -58,8 +59,8 @@ size_t moe_cuda_output_bytes(const moe_cuda_run *run);
 dt_cuda_moe_config moe_cuda_config(const moe_cuda_run *run, dt_schedule schedule);
 /* One sample of run `index`; repeat < 0: warm-up. Compares with serial's first output. */
 int moe_cuda_forward(moe_cuda_run *run, int32_t index, int32_t repeat);
-/* The spans of one more forward: timestamps are on with --trace, and the parts overwrite those of serial. */
-int moe_cuda_send_spans(moe_cuda_run *run, int32_t index);
+/* The spans of one more forward of every run, by a layer made anew with timestamps: what was timed had none. */
+int moe_cuda_trace(moe_cuda_run *run);
 
 /* moe_cuda_price.c: by the platform file. Exit codes. */
 int moe_cuda_predict(moe_job *job);

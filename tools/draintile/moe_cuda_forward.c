@@ -34,7 +34,7 @@ dt_cuda_moe_config moe_cuda_config(const moe_cuda_run *run, dt_schedule schedule
   config.lead = job->config.lead;
   config.wave_experts = schedule == DT_SCHEDULE_WAVE ? job->config.wave_experts : 0;
   config.dedup = args_choice(job->args, "dedup");
-  config.timestamps = args_set(job->args, "trace");
+  config.timestamps = run->traced;
   if (args_set(job->args, "timeout")) config.timeout_s = job->comm.timeout_s;
   const int32_t device = moe_cuda_device(job, run->link->rank, &sharers);
   if (sharers > 1 && dt_cuda_device_info(device, &info) == DT_OK) config.sms = info.sms / sharers / 2 * 2;
@@ -143,13 +143,25 @@ int moe_cuda_forward(moe_cuda_run *run, int32_t index, int32_t repeat) {
   return TOOL_OK;
 }
 
-/* The spans of one more forward: timestamps are on with --trace, and the parts overwrite those of serial. */
-int moe_cuda_send_spans(moe_cuda_run *run, int32_t index) {
+static dt_status send_spans(moe_cuda_run *run, int32_t index) {
   const dt_span *spans = NULL;
   size_t count = 0;
   double seconds;
   dt_status status = launch(run, (dt_schedule)run->job->shared.schedules[index], &seconds);
-  if (!status) status = dt_cuda_moe_spans(run->moe, run->stream, &spans, &count);
-  if (status) return moe_cuda_fail(run, status);
-  return rank_link_send(run->link, moe_span_tag(index, run->job->repeat - 1), spans, count * sizeof(*spans));
+  if (!status)
+    status = dt_cuda_moe_spans(run->moe, run->stream, &spans, &count,
+                               &moe_run_of(run->job, index, run->link->rank)->spans_lost);
+  if (status) return status;
+  const int32_t tag = moe_span_tag(index, run->job->repeat - 1);
+  return rank_link_send(run->link, tag, spans, count * sizeof(*spans)) ? DT_ERR_SYSTEM : DT_OK;
+}
+
+int moe_cuda_trace(moe_cuda_run *run) {
+  dt_cuda_moe_destroy(run->moe);
+  run->moe = NULL;
+  run->traced = 1;
+  const dt_cuda_moe_config config = moe_cuda_config(run, DT_SCHEDULE_SERIAL);
+  dt_status status = dt_cuda_moe_create(&config, &run->weights.weights, &run->moe);
+  for (int32_t index = 0; index < *run->job->shared.run_count && !status; index++) status = send_spans(run, index);
+  return moe_cuda_fail(run, status);
 }

@@ -80,9 +80,7 @@ static int measure(moe_cuda_run *run) {
   for (int32_t repeat = 0; code == TOOL_OK && repeat < job->repeat; repeat++)
     for (int32_t index = 0; code == TOOL_OK && index < *job->shared.run_count; index++)
       code = moe_cuda_forward(run, index, repeat);
-  for (int32_t index = 0; code == TOOL_OK && args_set(job->args, "trace") && index < *job->shared.run_count; index++)
-    code = moe_cuda_send_spans(run, index);
-  return code;
+  return code == TOOL_OK && args_set(job->args, "trace") ? moe_cuda_trace(run) : code;
 }
 
 /* bf16 rows as the input's type, for the check and the file. */

@@ -79,6 +79,12 @@ void moe_busy(const moe_job *job, int32_t run, double busy_s[SPAN_KINDS]) {
   rank_spans_busy(&job->last_spans[(size_t)run * (size_t)job->ranks], job->ranks, busy_s, SPAN_KINDS);
 }
 
+uint64_t moe_spans_lost(const moe_job *job, int32_t run) {
+  uint64_t lost = 0;
+  for (int32_t rank = 0; rank < job->ranks; rank++) lost += moe_run_of(job, run, rank)->spans_lost;
+  return lost;
+}
+
 static moe_load load_of(const moe_job *job, int32_t parts) {
   moe_load load = {0};
   int32_t experts = job->info->experts, width = experts / parts;

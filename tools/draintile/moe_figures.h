@@ -24,7 +24,7 @@ typedef struct moe_figures {
 } moe_figures;
 
 /* Busy seconds of a run's last repeat by span kind, summed over threads and ranks. */
-enum { SPAN_KINDS = DT_SPAN_LINK + 1 };
+enum { SPAN_KINDS = DT_SPAN_KINDS };
 void moe_busy(const moe_job *job, int32_t run, double busy_s[SPAN_KINDS]);
 
 typedef struct moe_load {

@@ -12,6 +12,18 @@ static int64_t peak_bytes(const moe_job *job) {
   return peak;
 }
 
+/* GPUs have two kinds more, and none without --trace. */
+static json_t *busy_json(const moe_job *job, const double busy_s[SPAN_KINDS]) {
+  if (job->gpus && !args_set(job->args, "trace")) return json_null();
+  json_t *busy = rank_report_busy_json(busy_s, DT_SPAN_LINK + 1);
+  for (int kind = DT_SPAN_STALL; job->gpus && kind <= DT_SPAN_PUBLISH; kind++) {
+    char key[32];
+    snprintf(key, sizeof(key), "%s_s", dt_span_kind_name((dt_span_kind)kind));
+    json_object_set_new(busy, key, json_figure(busy_s[kind]));
+  }
+  return busy;
+}
+
 static json_t *run_json(const moe_job *job, int32_t index, const moe_figures *f) {
   static const char *const part_names[] = {"compute_s", "link_s", "memory_s", "constants_s"};
   const double parts[] = {f->limits.compute_s, f->limits.link_s, f->limits.memory_s, f->limits.constants_s};
@@ -35,7 +47,8 @@ static json_t *run_json(const moe_job *job, int32_t index, const moe_figures *f)
                       rank_report_sent_json(job->shared.sent + index * job->ranks * job->ranks, job->ranks));
   json_object_set_new(run, "device_bytes", json_whole(peak_bytes(job)));
   json_object_set_new(run, "stages", json_named_figures(moe_stage_names, f->stages_s, STAGES));
-  json_object_set_new(run, "busy", rank_report_busy_json(busy_s, SPAN_KINDS));
+  json_object_set_new(run, "busy", busy_json(job, busy_s));
+  if (job->gpus) json_object_set_new(run, "spans_lost", json_whole_unsigned(moe_spans_lost(job, index)));
   json_object_set_new(run, "samples_s", json_figures(f->samples_s, (size_t)job->repeat));
   return run;
 }

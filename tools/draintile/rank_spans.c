@@ -31,6 +31,7 @@ static int write_file(const rank_trace *trace, const char *path) {
                              .rank = (int32_t)(i % ranks),
                              .workers = trace->workers,
                              .consumers = trace->consumers,
+                             .device = trace->device,
                              .spans = trace->spans[i].spans,
                              .span_count = trace->spans[i].count};
   dt_status status = dt_trace_write(path, all, count);

@@ -22,6 +22,7 @@ typedef struct rank_trace {
   const rank_spans *spans;  /* [run_count][ranks] */
   const char *const *names; /* [run_count] */
   int32_t run_count, ranks, workers, consumers;
+  int32_t device; /* as dt_trace_rank */
 } rank_trace;
 
 /* Writes --trace `path` (NULL: none) of a run that ended with `code`, a failed check included. Returns `code`, or where
