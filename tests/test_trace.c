@@ -130,6 +130,59 @@ static void ranks_are_processes_with_named_tracks(void **state) {
   json_decref(root);
 }
 
+static void gpu_tracks_are_roles_of_multiprocessors(void **state) {
+  (void)state;
+  dt_span spans[] = {
+      {.begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_STALL, .track = dt_device_track(131, DT_ROLE_CONSUMER + 1)},
+      {.begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_PUBLISH, .track = dt_device_track(0, DT_ROLE_RELEASE)},
+      {.begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_PLAN, .track = 0}};
+  dt_trace_rank rank = {.name = "wave", .device = 1, .spans = spans, .span_count = 3};
+  assert_int_equal(dt_trace_write(path, &rank, 1), DT_OK);
+  json_t *root = load(), *event;
+  size_t i, named = 0;
+  json_array_foreach(json_object_get(root, "traceEvents"), i, event) {
+    const char *name = json_string_value(json_object_get(json_object_get(event, "args"), "name"));
+    const char *kind = json_string_value(json_object_get(event, "name"));
+    if (name)
+      named +=
+          strcmp(name, "SM 131 consumer 1") == 0 || strcmp(name, "SM 0 release") == 0 || strcmp(name, "kernels") == 0;
+    else
+      named += strcmp(kind, "stall") == 0 || strcmp(kind, "publish") == 0 || strcmp(kind, "plan") == 0;
+  }
+  assert_int_equal(named, 6);
+  json_decref(root);
+}
+
+/* Two multiprocessors. On the first both warpgroups store a tile, the second later, and then another tile; on the other
+ * one tile overlaps the first, and a tile that stays on the rank. */
+static void bursts_are_tiles_of_a_multiprocessor(void **state) {
+  (void)state;
+  const int32_t a = dt_device_track(4, DT_ROLE_STORES), b = dt_device_track(9, DT_ROLE_STORES);
+  dt_span spans[] = {
+      {.begin_ns = 1000, .end_ns = 3000, .kind = DT_SPAN_STORE, .track = a, .index = 7, .column = 1, .bytes = 100},
+      {.begin_ns = 2000, .end_ns = 5000, .kind = DT_SPAN_STORE, .track = a + 1, .index = 7, .column = 1, .bytes = 50},
+      {.begin_ns = 9000, .end_ns = 11000, .kind = DT_SPAN_STORE, .track = a, .index = 7, .column = 2, .bytes = 100},
+      {.begin_ns = 2000, .end_ns = 4000, .kind = DT_SPAN_STORE, .track = b, .index = 7, .column = 1, .bytes = 100},
+      {.begin_ns = 9000, .end_ns = 10000, .kind = DT_SPAN_STORE, .track = b, .index = 8, .column = 0},
+      {.begin_ns = 0, .end_ns = 99000, .kind = DT_SPAN_L2, .track = a, .index = 7, .column = 1}};
+  const size_t count = sizeof spans / sizeof *spans;
+  dt_store_activity stores;
+  assert_int_equal(dt_trace_stores(spans, count, 1, 1.5e-6, &stores), DT_OK);
+  assert_int_equal(stores.bursts, 3);
+  assert_int_equal(stores.bytes, 350);
+  assert_float_equal(stores.active_max, 2, 0);
+  assert_float_equal(stores.active_mean, (4.0 + 2.0 + 2.0) / 10.0, 1e-9); /* of 1 to 11 us: 4 and 2 us, and 2 us */
+  assert_float_equal(stores.span_median_s, 2e-6, 1e-15);
+  assert_float_equal(stores.span_mean_s, 8e-6 / 3, 1e-15);
+  assert_true(stores.k_act > 1.8 && stores.k_act <= 2); /* two begin within the window, once */
+  assert_int_equal(dt_trace_stores(spans, count, 0, 0.5e-6, &stores), DT_OK);
+  assert_int_equal(stores.bursts, 4);
+  assert_float_equal(stores.active_mean, 9.0 / 10.0, 1e-9);
+  assert_int_equal(dt_trace_stores(spans + 5, 1, 0, 1e-6, &stores), DT_OK);
+  assert_int_equal(stores.bursts, 0);
+  assert_float_equal(stores.k_act, 0, 0);
+}
+
 static void no_spans_is_valid_json(void **state) {
   (void)state;
   dt_trace_rank rank = {.name = "none", .rank = 0, .workers = 1};
@@ -161,6 +214,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(overlapping_slices_are_cut_to_nest, setup, teardown),
       cmocka_unit_test_setup_teardown(ranks_are_processes_with_named_tracks, setup, teardown),
+      cmocka_unit_test_setup_teardown(gpu_tracks_are_roles_of_multiprocessors, setup, teardown),
+      cmocka_unit_test(bursts_are_tiles_of_a_multiprocessor),
       cmocka_unit_test_setup_teardown(no_spans_is_valid_json, setup, teardown),
       cmocka_unit_test(failed_writes_name_the_path_and_leave_nothing),
       cmocka_unit_test(a_full_device_is_reported_and_stays_a_device),
