@@ -36,11 +36,12 @@ __global__ void __launch_bounds__(DT_COPY_THREADS) dt_layer_dispatch_kernel(cons
   dt_grid_wait();
   if (dt_layer_failed(layer)) return;
   const uint32_t head = layer.state->head;
+  const uint8_t *hidden = layer.state->input.hidden;
   const int64_t row_bytes = layer.gemm.row_bytes;
   for (uint32_t i = blockIdx.x; i < head; i += gridDim.x) {
     const dt_layer_piece piece = layer.pieces[i];
     const int32_t *slots = layer.slot_of_row + piece.from;
-    const auto source = [&](int32_t row) { return layer.hidden + (int64_t)(slots[row] / layer.top_k) * row_bytes; };
+    const auto source = [&](int32_t row) { return hidden + (int64_t)(slots[row] / layer.top_k) * row_bytes; };
     dt_copy_rows(source, layer.rows_of[piece.peer] + (int64_t)piece.to * row_bytes, piece.rows, row_bytes);
     dt_fence_async_global(); /* the reader loads the rows through the copy engine */
     __syncthreads();
@@ -102,16 +103,17 @@ __global__ void __launch_bounds__(DT_REDUCE_THREADS) dt_layer_reduce_kernel(cons
   dt_grid_launch();
   dt_grid_wait();
   if (dt_layer_failed(layer) || !dt_await_sent(layer)) return;
+  const dt_layer_input input = layer.state->input;
   const int32_t lane = (int32_t)(threadIdx.x % 32), top_k = layer.top_k;
   const int64_t row_bytes = layer.gemm.row_bytes;
   const int32_t words = (int32_t)(row_bytes / 16), spans = (words + 32 * PARTS - 1) / (32 * PARTS);
   const uint8_t *buffer = layer.buffers[layer.rank];
-  const int64_t warps = (int64_t)gridDim.x * (DT_REDUCE_THREADS / 32), items = layer.tokens * spans;
+  const int64_t warps = (int64_t)gridDim.x * (DT_REDUCE_THREADS / 32), items = input.tokens * spans;
   for (int64_t item = (int64_t)blockIdx.x * (DT_REDUCE_THREADS / 32) + threadIdx.x / 32; item < items; item += warps) {
     const int64_t token = item / spans, slot = token * top_k;
     const int32_t first = (int32_t)(item - token * spans) * 32 * PARTS + lane;
     const int32_t own_row = lane < top_k ? layer.row_of_slot[slot + lane] : -1;
-    const float own_weight = lane < top_k ? layer.weights[slot + lane] : 0;
+    const float own_weight = lane < top_k ? input.weights[slot + lane] : 0;
     float sum[PARTS][8];
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(DT_REDUCE_THREADS) dt_layer_reduce_kernel(cons
         }
       }
     }
-    uint4 *to = (uint4 *)(layer.output + token * row_bytes);
+    uint4 *to = (uint4 *)(input.output + token * row_bytes);
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
       const float *s = sum[part];

@@ -51,6 +51,7 @@ DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer, uint32_t shared) {
   if (dt_layer_failed(layer)) return;
   const uint32_t lane = threadIdx.x % 32, pieces = layer.state->pieces;
   const uint32_t words = (uint32_t)(layer.gemm.row_bytes / 16);
+  const uint8_t *hidden = layer.state->input.hidden;
   for (;;) {
     uint32_t taken = 0;
     if (lane == 0) taken = atomicAdd(&layer.state->next_piece, 1u);
@@ -62,7 +63,7 @@ DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer, uint32_t shared) {
     uint8_t *to = layer.rows_of[piece->peer] + (int64_t)piece->to * layer.gemm.row_bytes;
     for (int32_t i = 0; i < rows; i++, to += layer.gemm.row_bytes) {
       const int32_t token = layer.slot_of_row[from + i] / layer.top_k;
-      const uint4 *source = (const uint4 *)(layer.hidden + token * layer.gemm.row_bytes);
+      const uint4 *source = (const uint4 *)(hidden + token * layer.gemm.row_bytes);
       for (uint32_t w = lane; w < words; w += 128) {
         uint4 v[4];
 #pragma unroll

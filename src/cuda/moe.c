@@ -21,26 +21,20 @@ static dt_status check_input(const dt_cuda_moe *m, const dt_cuda_moe_input *in) 
   return DT_OK;
 }
 
-void dt_cuda_moe_take_plan(dt_moe_plan *plan, const dt_cuda_moe_input *in) {
+void dt_cuda_moe_take_input(dt_moe_plan *plan, const dt_cuda_moe_input *in) {
   dt_device_slots *slot = &plan->slot;
   slot->ids = in->ids;
   slot->tokens_capacity = in->tokens;
   const int64_t lanes = (int64_t)slot->warps * DT_WARP, blocks = (in->tokens * slot->top_k + lanes - 1) / lanes;
   slot->blocks = (int32_t)(blocks < 1 ? 1 : blocks > DT_CUDA_MOE_SLOTS_BLOCKS ? DT_CUDA_MOE_SLOTS_BLOCKS : blocks);
+  plan->input = (dt_layer_input){in->hidden, in->weights, in->output, in->tokens};
 }
 
-void dt_cuda_moe_take_layer(dt_tile_layer *layer, const dt_cuda_moe_input *in) {
-  layer->hidden = in->hidden;
-  layer->weights = in->weights;
-  layer->output = in->output;
-  layer->tokens = in->tokens;
-}
-
-/* Of a launch that was just queued: its error, or, while a graph is made of them, a note of it. */
-static dt_status launched(dt_cuda_moe *m, cudaError_t error, const char *what, dt_cuda_moe_takes takes,
-                          cudaStream_t stream) {
+/* Of a launch that takes the plan and was just queued: its error, or, while a graph is made, a note of it. */
+static dt_status planned(dt_cuda_moe *m, cudaError_t error, const char *what, dt_cuda_moe_node *node,
+                         cudaStream_t stream) {
   const dt_status status = dt_cuda_check(error, what);
-  return status || !m->graph.recording ? status : dt_cuda_moe_graph_note(m, takes, stream);
+  return status || !m->graph.recording ? status : dt_cuda_moe_graph_note(node, stream);
 }
 
 /* L1 and L2. staged: rows of other ranks stay here. local: all do, in the own combine buffer. */
@@ -69,15 +63,16 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
     const dt_stamped_layer stamped = {.layer = layer, .stamps = m->recorder->stamps};
     return dt_cuda_check(dt_stamped_layer_launch(&stamped, ctas, stream), "tiles");
   }
-  return launched(m, dt_tile_layer_launch(&layer, ctas, stream), "tiles", DT_CUDA_MOE_TAKES_LAYER, stream);
+  return dt_cuda_check(dt_tile_layer_launch(&layer, ctas, stream), "tiles");
 }
 
 static dt_status launch_plan(dt_cuda_moe *m, int head, cudaStream_t stream) {
   m->plan.head = head;
   m->plan.tiles_only = 0;
-  const dt_status status = launched(m, dt_moe_count_launch(&m->plan, stream), "counts", DT_CUDA_MOE_TAKES_PLAN, stream);
+  dt_cuda_moe_graph *g = &m->graph;
+  const dt_status status = planned(m, dt_moe_count_launch(&m->plan, stream), "counts", &g->count, stream);
   if (status) return status;
-  return launched(m, dt_moe_table_launch(&m->plan, TABLE_BLOCKS, stream), "table", DT_CUDA_MOE_TAKES_PLAN, stream);
+  return planned(m, dt_moe_table_launch(&m->plan, TABLE_BLOCKS, stream), "table", &g->table, stream);
 }
 
 /* Of the dispatch, what all multiprocessors copy before the tiles; warps beside the tiles copy the rest. Measured:
@@ -87,23 +82,21 @@ static int head_of(const dt_cuda_moe *m) {
 }
 
 dt_status dt_cuda_moe_queue(dt_cuda_moe *m, const dt_cuda_moe_input *input, cudaStream_t stream) {
-  const dt_cuda_moe_takes takes = DT_CUDA_MOE_TAKES_LAYER;
   dt_tile_layer *layer = &m->layer;
-  dt_cuda_moe_take_plan(&m->plan, input);
-  dt_cuda_moe_take_layer(layer, input);
+  dt_cuda_moe_take_input(&m->plan, input);
   layer->waits = layer->signals = 1;
   dt_status status = dt_cuda_moe_mark(m, DT_MARK_BEGIN, stream);
   if (!status) status = launch_plan(m, head_of(m), stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_PLANNED, stream);
-  if (!status) status = launched(m, dt_layer_dispatch_launch(layer, m->sms, stream), "dispatch", takes, stream);
+  if (!status) status = dt_cuda_check(dt_layer_dispatch_launch(layer, m->sms, stream), "dispatch");
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_DISPATCHED, stream);
   if (!status) status = launch_tiles(m, m->plan.staged, 0, stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_TILED, stream);
   if (!status && m->plan.staged) {
-    status = launched(m, dt_layer_put_launch(layer, m->plan.put_blocks, stream), "put", takes, stream);
+    status = dt_cuda_check(dt_layer_put_launch(layer, m->plan.put_blocks, stream), "put");
     if (!status) status = dt_cuda_moe_mark(m, DT_MARK_PUT, stream);
   }
-  if (!status) status = launched(m, dt_layer_reduce_launch(layer, m->sms, stream), "reduction", takes, stream);
+  if (!status) status = dt_cuda_check(dt_layer_reduce_launch(layer, m->sms, stream), "reduction");
   return status ? status : dt_cuda_moe_mark(m, DT_MARK_REDUCED, stream);
 }
 
@@ -125,8 +118,7 @@ dt_status dt_cuda_moe_run_part(dt_cuda_moe *m, dt_cuda_moe_part part, const dt_c
   if (!status && !m->forwards) status = dt_fail(DT_ERR_ARGUMENT, "part: %d; only after a forward", (int)part);
   if (!status) status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
   if (status) return status;
-  dt_cuda_moe_take_plan(&m->plan, input);
-  dt_cuda_moe_take_layer(&m->layer, input);
+  dt_cuda_moe_take_input(&m->plan, input);
   m->layer.waits = m->layer.signals = 0;
   m->marked = 0;
   switch (part) {

@@ -1,5 +1,6 @@
 /* The MoE layer: a forward as one launch of a graph. Issuing five or six kernels costs the host 3 to 5 us each, a graph
- * of them 2 to 4 in all; a node whose parameters change costs 1 more (docs/notes/moe.md).
+ * of them 2 to 4 in all; a node whose parameters change costs 2 more, so only the two first ones' do: later kernels
+ * find the input in the state (docs/notes/moe.md).
  */
 #include <string.h>
 
@@ -23,17 +24,10 @@ static cudaError_t last_node(cudaStream_t stream, cudaGraphNode_t *node) {
   return error;
 }
 
-dt_status dt_cuda_moe_graph_note(dt_cuda_moe *m, dt_cuda_moe_takes takes, cudaStream_t stream) {
-  if (m->graph.node_count == DT_CUDA_MOE_NODES)
-    return dt_fail(DT_ERR_INTERNAL, "graph: more than %d launches", DT_CUDA_MOE_NODES);
-  dt_cuda_moe_node *n = &m->graph.nodes[m->graph.node_count++];
-  n->takes = takes;
+dt_status dt_cuda_moe_graph_note(dt_cuda_moe_node *n, cudaStream_t stream) {
   cudaError_t error = last_node(stream, &n->node);
   if (error == cudaSuccess) error = cudaGraphKernelNodeGetParams(n->node, &n->params);
-  if (error == cudaSuccess) {
-    const size_t bytes = takes == DT_CUDA_MOE_TAKES_PLAN ? sizeof n->parameters.plan : sizeof n->parameters.layer;
-    memcpy(&n->parameters, n->params.kernelParams[0], bytes);
-  }
+  n->params.kernelParams = NULL; /* the graph's own copy */
   return dt_cuda_check(error, "graph");
 }
 
@@ -51,6 +45,7 @@ dt_status dt_cuda_moe_graph_make(dt_cuda_moe *m) {
     g->recording = 1;
     status = dt_cuda_moe_queue(m, &g->input, stream); /* without tokens */
     g->recording = 0;
+    g->plan = m->plan;
     const dt_status ended = dt_cuda_check(cudaStreamEndCapture(stream, &g->graph), "graph");
     if (!status) status = ended;
   }
@@ -70,35 +65,32 @@ void dt_cuda_moe_graph_free(dt_cuda_moe *m) {
 }
 
 /* Launches under way keep the parameters that they were queued with. */
-static cudaError_t give(dt_cuda_moe_graph *g, dt_cuda_moe_node *n, const dt_cuda_moe_input *input) {
-  void *arguments[] = {&n->parameters};
+static cudaError_t give(dt_cuda_moe_graph *g, dt_cuda_moe_node *n, int32_t more_blocks) {
+  void *arguments[] = {&g->plan};
   n->params.kernelParams = arguments;
-  if (n->takes == DT_CUDA_MOE_TAKES_PLAN) {
-    const int32_t before = n->parameters.plan.slot.blocks; /* all or some of the grid */
-    dt_cuda_moe_take_plan(&n->parameters.plan, input);
-    n->params.gridDim.x += (unsigned)(n->parameters.plan.slot.blocks - before);
-  } else {
-    dt_cuda_moe_take_layer(&n->parameters.layer, input);
-  }
+  n->params.gridDim.x += (unsigned)more_blocks;
   const cudaError_t error = cudaGraphExecKernelNodeSetParams(g->exec, n->node, &n->params);
   n->params.kernelParams = NULL;
   return error;
 }
 
+/* Counting has all of the input; of the table kernel's blocks, those that place slots have ids and tokens. */
+static cudaError_t give_input(dt_cuda_moe_graph *g, const dt_cuda_moe_input *input) {
+  const dt_cuda_moe_input had = g->input;
+  const int routing = input->tokens != had.tokens || input->ids != had.ids;
+  if (!routing && input->hidden == had.hidden && input->weights == had.weights && input->output == had.output)
+    return cudaSuccess;
+  const int32_t before = g->plan.slot.blocks;
+  dt_cuda_moe_take_input(&g->plan, input);
+  g->input = *input;
+  const cudaError_t error = give(g, &g->count, g->plan.slot.blocks - before);
+  return error == cudaSuccess && routing ? give(g, &g->table, g->plan.slot.blocks - before) : error;
+}
+
 dt_status dt_cuda_moe_graph_launch(dt_cuda_moe *m, const dt_cuda_moe_input *input, cudaStream_t stream) {
   dt_cuda_moe_graph *g = &m->graph;
-  const dt_cuda_moe_input *had = &g->input;
   if (!g->exec) return dt_fail(DT_ERR_ARGUMENT, "schedule: the last dt_cuda_moe_set_schedule failed");
-  const int fewer = input->tokens != had->tokens;
-  const int plan = fewer || input->ids != had->ids;
-  const int layer =
-      fewer || input->hidden != had->hidden || input->weights != had->weights || input->output != had->output;
-  cudaError_t error = cudaSuccess;
-  for (int i = 0; i < g->node_count && error == cudaSuccess; i++)
-    if (g->nodes[i].takes == DT_CUDA_MOE_TAKES_PLAN ? plan : layer) error = give(g, &g->nodes[i], input);
-  if (error == cudaSuccess) {
-    g->input = *input;
-    error = cudaGraphLaunch(g->exec, stream);
-  }
+  cudaError_t error = give_input(g, input);
+  if (error == cudaSuccess) error = cudaGraphLaunch(g->exec, stream);
   return dt_cuda_check(error, "forward");
 }

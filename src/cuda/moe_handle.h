@@ -12,30 +12,23 @@
 
 enum {
   DT_CUDA_MOE_SHARED_MAX = 200 * 1024, /* bytes of shared memory that the plan's kernels may take */
-  DT_CUDA_MOE_SLOTS_BLOCKS = 128,      /* at most, that count slots */
-  DT_CUDA_MOE_NODES = 8
+  DT_CUDA_MOE_SLOTS_BLOCKS = 128       /* at most, that count slots */
 };
 
-/* What a launch's parameters have of a forward's input. */
-typedef enum dt_cuda_moe_takes { DT_CUDA_MOE_TAKES_PLAN, DT_CUDA_MOE_TAKES_LAYER } dt_cuda_moe_takes;
-
+/* A launch whose parameters, the plan, have some of a forward's input. */
 typedef struct dt_cuda_moe_node {
   cudaGraphNode_t node;
   struct cudaKernelNodeParams params;
-  dt_cuda_moe_takes takes;
-  union {
-    dt_moe_plan plan;
-    dt_tile_layer layer;
-  } parameters; /* as the graph has them */
 } dt_cuda_moe_node;
 
 /* A forward's launches, as one. */
 typedef struct dt_cuda_moe_graph {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
-  dt_cuda_moe_input input; /* that the nodes have */
-  int recording, node_count;
-  dt_cuda_moe_node nodes[DT_CUDA_MOE_NODES]; /* those that take some of it */
+  int recording;
+  dt_cuda_moe_node count, table;
+  dt_moe_plan plan;        /* that the nodes have */
+  dt_cuda_moe_input input; /* likewise */
 } dt_cuda_moe_graph;
 
 struct dt_cuda_moe {
@@ -76,15 +69,14 @@ void dt_cuda_moe_free_memory(dt_cuda_moe *moe);
 size_t dt_cuda_moe_counts_offset(const dt_moe_plan *plan);
 size_t dt_cuda_moe_arrivals_offset(const dt_moe_plan *plan);
 
-/* moe.c: one launch after the other; what of the parameters a forward's input is. */
+/* moe.c: one launch after the other; what of the plan a forward's input is. */
 dt_status dt_cuda_moe_queue(dt_cuda_moe *moe, const dt_cuda_moe_input *input, cudaStream_t stream);
-void dt_cuda_moe_take_plan(dt_moe_plan *plan, const dt_cuda_moe_input *input);
-void dt_cuda_moe_take_layer(dt_tile_layer *layer, const dt_cuda_moe_input *input);
+void dt_cuda_moe_take_input(dt_moe_plan *plan, const dt_cuda_moe_input *input);
 
 /* moe_graph.c: makes a graph of the schedule's launches, in place of an earlier one; notes the launch that was just
  * recorded; launches the graph with an input. */
 dt_status dt_cuda_moe_graph_make(dt_cuda_moe *moe);
-dt_status dt_cuda_moe_graph_note(dt_cuda_moe *moe, dt_cuda_moe_takes takes, cudaStream_t stream);
+dt_status dt_cuda_moe_graph_note(dt_cuda_moe_node *node, cudaStream_t stream);
 dt_status dt_cuda_moe_graph_launch(dt_cuda_moe *moe, const dt_cuda_moe_input *input, cudaStream_t stream);
 void dt_cuda_moe_graph_free(dt_cuda_moe *moe);
 

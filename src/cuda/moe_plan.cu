@@ -35,6 +35,7 @@ DT_DEVICE void dt_publish_counts(const dt_moe_plan &p) {
     dt_release_sys(&p.peer_slot[threadIdx.x]->counted, epoch);
   }
   if (threadIdx.x == 0) {
+    p.state->input = p.input;
     p.state->epoch = epoch;
     p.state->counted = 0;
   }

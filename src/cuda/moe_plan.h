@@ -37,6 +37,7 @@ typedef struct dt_moe_plan {
   dt_layer_piece *pieces, *puts;
   uint64_t *row_target;
   dt_device_slots slot; /* of this rank's tokens */
+  dt_layer_input input; /* for the state */
 } dt_moe_plan;
 enum { DT_MOE_LEAD_ALL = 1 << 28 };
 

@@ -44,6 +44,14 @@ typedef enum dt_layer_error {
   DT_LAYER_ERROR_PIPE = 16     /* + a dt_tile_error: a wait inside the engine expired */
 } dt_layer_error;
 
+/* What a forward works on. */
+typedef struct dt_layer_input {
+  const uint8_t *hidden; /* [tokens][hidden] */
+  const float *weights;  /* [tokens][top_k] */
+  uint8_t *output;       /* [tokens][hidden] */
+  int64_t tokens;
+} dt_layer_input;
+
 /* Device memory of this rank. The first error stays. */
 typedef struct dt_layer_state {
   uint32_t epoch; /* of the last counts published */
@@ -58,6 +66,7 @@ typedef struct dt_layer_state {
   uint32_t slot_error;                     /* of dt_device_plan_error */
   uint32_t fill_1[3];
   int64_t rows, sent_rows, received_rows, dispatch_rows; /* dispatch_rows: of this rank's tokens to other ranks */
+  dt_layer_input input; /* written with the counts, so that no later kernel's parameters change from call to call */
 } dt_layer_state;
 
 typedef struct dt_tile_layer {
@@ -83,10 +92,6 @@ typedef struct dt_tile_layer {
   uint8_t *buffers[DT_LAYER_RANKS];         /* each rank's combine buffer */
   uint32_t *act_ready;                      /* [bands_max] */
   const dt_layer_piece *pieces, *puts;
-  const uint8_t *hidden; /* input */
-  const float *weights;  /* [tokens][top_k] */
-  uint8_t *output;
-  int64_t tokens;
   const int32_t *slot_of_row, *row_of_slot;
 } dt_tile_layer;
 
