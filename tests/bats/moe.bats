@@ -116,6 +116,35 @@ setup_file() {
   slices_nest "$BATS_TEST_TMPDIR/trace.json"
 }
 
+@test "--device cuda: what it cannot do is refused, with a GPU or without" {
+  local option
+  for option in '--workers 2' '--consumers 1' '--tile-m 64' '--tile-n 64' '--layout packed' '--order remote-first' \
+    '--segment-bands 2' '--link-rate 1GB/s' '--delay 1ms'; do
+    # shellcheck disable=SC2086  # an option and its value
+    run --separate-stderr moe --device cuda $option
+    refused 2 "${option%% *}: given with --device cuda; allowed: with --device cpu"
+  done
+  run --separate-stderr moe --device cuda --schedule signal
+  refused 2 '--schedule: signal; allowed on cuda: serial, direct, wave, interleave, alternate'
+  run --separate-stderr moe --device cuda --schedule auto
+  refused 2 '--platform: required with --schedule auto and --device cuda'
+  run --separate-stderr moe --device cuda --schedule auto --platform "$BATS_TEST_TMPDIR/missing.json"
+  refused 2 'missing.json'
+  run --separate-stderr moe --device cuda --ranks 3
+  refused 2 '--ranks: 3; allowed: a divisor of the 8 experts'
+  run --separate-stderr moe --device cpu --dedup on
+  refused 2 '--dedup: "on"; allowed: off on the cpu'
+  "$DRAINTILE" synth checkpoint --hidden 64 --intermediate 32 --experts 16 --top-k 2 --seed 1 "$BATS_TEST_TMPDIR/wide"
+  "$DRAINTILE" synth tokens --count 20 --hidden 64 --seed 2 "$BATS_TEST_TMPDIR/wide.safetensors"
+  local files=(--checkpoint "$BATS_TEST_TMPDIR/wide" --input "$BATS_TEST_TMPDIR/wide.safetensors")
+  run --separate-stderr moe "${files[@]}" --device cuda --ranks 16
+  refused 2 '--ranks: 16; allowed on cuda: 1 to 8'
+  "$DRAINTILE" synth checkpoint --hidden 64 --intermediate 36 --experts 8 --top-k 2 --seed 1 "$BATS_TEST_TMPDIR/odd"
+  run --separate-stderr moe "${files[@]}" --checkpoint "$BATS_TEST_TMPDIR/odd" --device cuda
+  refused 2 'hidden, intermediate: 64, 36; allowed on cuda: multiples of 8'
+  [ ! -e "$BATS_TEST_TMPDIR/output.safetensors" ]
+}
+
 @test "a device that is not there is skipped" {
   run --separate-stderr moe --device cuda
   [ "$status" -eq 77 ] || skip 'a CUDA device is here'
