@@ -78,8 +78,8 @@ typedef struct dt_cuda_moe_input {
  * be captured in a CUDA graph. Every rank must make the same sequence of calls. */
 dt_status dt_cuda_moe_forward(dt_cuda_moe *moe, const dt_cuda_moe_input *input, void *stream);
 
-/* Parts alone, for measurements: what `limit_s` and `hidden_ratio` are made of. The last forward's plan and rows, and the
- * input must be that forward's. */
+/* Parts alone, for measurements: what `limit_s` and `hidden_ratio` are made of. The last forward's plan and rows, and
+ * the input must be that forward's. */
 typedef enum dt_cuda_moe_part {
   DT_CUDA_MOE_COMPUTE = 0,  /* L1 and L2 in one launch, no waits for peers, rows to local memory */
   DT_CUDA_MOE_DISPATCH = 1, /* counts, plan and dispatch */
