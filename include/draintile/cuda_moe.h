@@ -54,7 +54,8 @@ void dt_cuda_moe_config_init(dt_cuda_moe_config *config);
 
 typedef struct dt_cuda_moe dt_cuda_moe;
 
-/* Collective. Allocates windows on the fabric and working memory on its device; nothing is allocated later.
+/* Collective. Allocates windows on the fabric and working memory on its device, and makes a graph of a forward's
+ * launches, as dt_cuda_moe_set_schedule does; a forward allocates nothing.
  * DT_ERR_ARGUMENT names the field; DT_ERR_MISMATCH: the field that ranks disagree on; DT_ERR_UNSUPPORTED: built without
  * CUDA, not a Hopper GPU, or another fabric; DT_ERR_MEMORY. */
 dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights, dt_cuda_moe **moe);

@@ -88,22 +88,30 @@ static dt_status run_parts(moe_rank *r, dt_cuda_moe *moe) {
   return status;
 }
 
-/* At most 1.1 times the rows and combine rows that a layer cannot do without; small layers have a megabyte more. */
-static dt_status check_memory(const moe_rank *r, const dt_cuda_moe *moe) {
+/* What the layer says it holds: at most 1.1 times the rows and combine rows that it cannot do without (small layers
+ * have a megabyte more); what creation took from the GPU, where nobody else did: that, in whole pages, and the graph.
+ */
+static dt_status check_memory(const moe_rank *r, const dt_cuda_moe *moe, size_t taken) {
   const moe_shape *s = r->shape;
   const int64_t most = s->top_k < s->experts ? s->top_k : s->experts;
   const double rows = (double)s->ranks * (double)s->tokens * (double)most;
   const double plain =
       2 * rows * (double)(s->hidden + s->intermediate) + 2 * (double)s->tokens * (double)s->top_k * (double)s->hidden;
   const double holds = (double)dt_cuda_moe_device_bytes(moe);
-  if (holds <= 1.1 * plain + (1 << 20)) return DT_OK;
-  return moe_fail(r, "the layer holds %.0f bytes, %.3f times its rows", holds, holds / plain);
+  if (holds > 1.1 * plain + (1 << 20))
+    return moe_fail(r, "the layer holds %.0f bytes, %.3f times its rows", holds, holds / plain);
+  if (s->ranks == 1 && (double)taken > holds + (32 << 20))
+    return moe_fail(r, "the layer holds %.0f bytes, but took %zu", holds, taken);
+  return DT_OK;
 }
 
 static dt_status work(moe_rank *r, const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights) {
   dt_cuda_moe *moe = NULL;
-  dt_status status = dt_cuda_moe_create(config, weights, &moe);
-  if (!status) status = check_memory(r, moe);
+  size_t before = 0, after = 0, all;
+  dt_status status = moe_cuda(cudaMemGetInfo(&before, &all), "memory");
+  if (!status) status = dt_cuda_moe_create(config, weights, &moe);
+  if (!status) status = moe_cuda(cudaMemGetInfo(&after, &all), "memory");
+  if (!status) status = check_memory(r, moe, before > after ? before - after : 0);
   if (!status) status = run_schedules(r, moe, *config);
   if (!status) status = run_back_to_back(r, moe, *config);
   if (!status) status = run_graph(r, moe);
