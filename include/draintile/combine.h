@@ -23,6 +23,7 @@
 #include <draintile/comm.h>
 #include <draintile/plan.h>
 #include <draintile/status.h>
+#include <draintile/trace.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -75,6 +76,7 @@ typedef struct dt_combine_config {
   dt_combine_pacing pacing; /* default auto */
   int32_t sms;              /* multiprocessors for this rank's kernels; 0: all. Ranks that share a GPU need budgets that
                                together do not exceed it, and a stream, hardware queue and thread each */
+  int32_t timestamps;       /* 1: direct records spans (dt_combine_spans) */
   double timeout_s;         /* of any wait on the device, below 4,000; 0: 10 */
 } dt_combine_config;
 void dt_combine_config_init(dt_combine_config *config);
@@ -116,6 +118,11 @@ dt_status dt_combine_reduce(dt_combine *combine, const float *weights, const int
 /* Waits for `stream`. DT_OK; DT_ERR_TIMEOUT: a wait expired, the detail names the phase and the rank waited for;
  * DT_ERR_PEER: another rank failed; or what the GEMM says. Sticky: later runs do nothing. */
 dt_status dt_combine_check(dt_combine *combine, void *stream);
+
+/* Waits for `stream`; spans of the last direct run, if config.timestamps: tiles (kind L2) and their stores, per
+ * multiprocessor and warpgroup (dt_device_track). Valid until the next call. Room for them is bounded: *lost did not
+ * fit. */
+dt_status dt_combine_spans(dt_combine *combine, void *stream, const dt_span **spans, size_t *count, uint64_t *lost);
 
 /* This rank's combine buffer, device memory [combine_rows_max][n] bf16. */
 void *dt_combine_buffer(dt_combine *combine);

@@ -67,6 +67,9 @@ typedef struct dt_combine_bench {
   char device[256];
   char nccl[32], cublas[32];        /* versions; "" where not loaded */
   double sm_hz_before, sm_hz_after; /* measured around the samples; 0: unknown */
+  double window_s;                  /* the configuration's, if direct was run with timestamps; else 0 */
+  dt_store_activity stores[8];      /* then: of direct's rows to other ranks, by rank */
+  int32_t producers;                /* then: multiprocessors of rank 0 that might store at once */
   double wall_s;                    /* that the setting took, all included */
 } dt_combine_bench;
 
@@ -74,6 +77,7 @@ typedef struct dt_combine_bench_config {
   size_t size;             /* sizeof, set by dt_combine_bench_config_init */
   int32_t ranks;           /* 2 to 8 (default 2), a GPU of this machine each; where there are fewer they share them */
   int32_t repeat, warm_up; /* samples of each method (20; 0: checks alone), interleaved; rounds before them (3) */
+  double window_s; /* above 0: direct runs once more with timestamps, and its stores are counted over such windows */
   const dt_combine_bench_case *cases;
   int64_t case_count;
   /* Called as each setting ends, from a thread of the benchmark while the others wait. The result is borrowed. */

@@ -46,6 +46,10 @@ dt_status dt_combine_check(dt_combine *combine, void *stream) {
   (void)combine, (void)stream;
   return without();
 }
+dt_status dt_combine_spans(dt_combine *combine, void *stream, const dt_span **spans, size_t *count, uint64_t *lost) {
+  (void)combine, (void)stream, (void)spans, (void)count, (void)lost;
+  return without();
+}
 void *dt_combine_buffer(dt_combine *combine) {
   (void)combine;
   return NULL;

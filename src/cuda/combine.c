@@ -46,6 +46,8 @@ static dt_status check_config(const dt_combine_config *c) {
     return dt_fail(DT_ERR_ARGUMENT, "entry: %d; beside or before allowed", (int)c->entry);
   if (c->pacing < DT_COMBINE_PACING_AUTO || c->pacing > DT_COMBINE_PACING_OFF)
     return dt_fail(DT_ERR_ARGUMENT, "pacing: %d; auto, on or off allowed", (int)c->pacing);
+  if (c->timestamps != 0 && c->timestamps != 1)
+    return dt_fail(DT_ERR_ARGUMENT, "timestamps: %d; 0 or 1 allowed", c->timestamps);
   if (!(c->timeout_s >= 0 && c->timeout_s < 4000))
     return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", c->timeout_s);
   return DT_OK; /* n, k and raster_bands: the GEMM says */
@@ -88,6 +90,7 @@ static dt_status make_memory(dt_combine *c) {
     status = dt_cuda_check(cudaStreamCreateWithPriority(&c->side, cudaStreamNonBlocking, greatest), "stream");
   if (!status) status = dt_cuda_check(cudaEventCreateWithFlags(&c->entered, cudaEventDisableTiming), "event");
   if (!status) status = dt_cuda_check(cudaEventCreateWithFlags(&c->sent, cudaEventDisableTiming), "event");
+  if (!status) status = dt_combine_make_recorder(c);
   return status ? status : dt_cuda_check(cudaDeviceSynchronize(), "memory");
 }
 
@@ -97,6 +100,7 @@ static void release_memory(dt_combine *c) {
   if (c->side) cudaStreamDestroy(c->side);
   if (c->entered) cudaEventDestroy(c->entered);
   if (c->sent) cudaEventDestroy(c->sent);
+  dt_combine_free_recorder(c);
   cudaFree(c->staging), cudaFree(c->workspace), cudaFree(c->state), cudaFree(c->params.ready), cudaFree(c->plan_memory);
   cudaFree(t->sizes), cudaFree(t->counts), cudaFree(t->active), cudaFree(t->remote_rows), cudaFree(t->band_rows);
   cudaFree(t->band_slot), cudaFree(t->staged), cudaFree(t->direct), cudaFree(t->chunks);

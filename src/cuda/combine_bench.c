@@ -217,6 +217,9 @@ dt_status dt_bench_begin(dt_bench *b, int64_t index) {
   result->repeat = b->config.repeat;
   result->sm_hz_before = result->sm_hz_after = 0;
   result->expert_rows_max = 0;
+  result->window_s = 0;
+  result->producers = 0;
+  memset(result->stores, 0, sizeof result->stores);
   memset(result->rank_rows, 0, sizeof result->rank_rows);
   memset(result->sent_rows, 0, sizeof result->sent_rows);
   memset(result->received_rows, 0, sizeof result->received_rows);

@@ -95,6 +95,31 @@ static dt_status budget(const dt_bench_rank *r, int32_t *sms) {
   return status;
 }
 
+dt_status dt_bench_make_combine(dt_bench_rank *r, int timestamps, dt_combine **combine) {
+  const dt_bench *shared = r->shared;
+  const dt_combine_bench_case *s = shared->setting;
+  dt_combine_config config;
+  dt_combine_config_init(&config);
+  config.comm = r->comm;
+  config.experts_per_rank = s->experts;
+  config.n = s->n;
+  config.k = s->k;
+  config.rows_max = shared->sizes.rows;
+  config.combine_rows_max = shared->sizes.combine_rows;
+  config.consumers = s->consumers;
+  config.segment_bands = s->segment_bands;
+  config.raster_bands = s->raster_bands;
+  config.layout = s->layout;
+  config.order = s->order;
+  config.launch = s->launch;
+  config.entry = s->entry;
+  config.pacing = s->pacing;
+  config.timestamps = timestamps;
+  config.timeout_s = 5;
+  const dt_status status = budget(r, &config.sms);
+  return status ? status : dt_combine_create(&config, combine);
+}
+
 static dt_status make_combine(dt_bench_rank *r) {
   const dt_bench *shared = r->shared;
   const dt_combine_bench_case *s = shared->setting;
@@ -103,25 +128,7 @@ static dt_status make_combine(dt_bench_rank *r) {
     r->combine = NULL;
   }
   if (!r->combine) {
-    dt_combine_config config;
-    dt_combine_config_init(&config);
-    config.comm = r->comm;
-    config.experts_per_rank = s->experts;
-    config.n = s->n;
-    config.k = s->k;
-    config.rows_max = shared->sizes.rows;
-    config.combine_rows_max = shared->sizes.combine_rows;
-    config.consumers = s->consumers;
-    config.segment_bands = s->segment_bands;
-    config.raster_bands = s->raster_bands;
-    config.layout = s->layout;
-    config.order = s->order;
-    config.launch = s->launch;
-    config.entry = s->entry;
-    config.pacing = s->pacing;
-    config.timeout_s = 5;
-    dt_status status = budget(r, &config.sms);
-    if (!status) status = dt_combine_create(&config, &r->combine);
+    const dt_status status = dt_bench_make_combine(r, 0, &r->combine);
     if (status) return status;
     r->combine_of = *s;
   }
@@ -296,6 +303,7 @@ static dt_status run_setting(dt_bench_rank *r) {
   }
   if (!status && r->shared->config.repeat > 0) status = time_all(r);
   if (!status) status = dt_combine_check(r->combine, r->stream);
+  if (!status && r->shared->config.window_s > 0 && s->methods[DT_METHOD_DIRECT]) status = dt_bench_count_stores(r);
   return status ? status : retire_setting(r);
 }
 

@@ -78,6 +78,11 @@ void dt_bench_end(dt_bench *bench);
 dt_status dt_bench_rank_work(dt_bench_rank *rank);
 void dt_bench_rank_release(dt_bench_rank *rank);
 
+/* The operator of the setting under way. Collective. */
+dt_status dt_bench_make_combine(dt_bench_rank *rank, int timestamps, dt_combine **combine);
+/* combine_bench_stores.c: direct with timestamps, into the result's `stores`. Collective. */
+dt_status dt_bench_count_stores(dt_bench_rank *rank);
+
 dt_status dt_bench_run_method(dt_bench_rank *rank, int method);
 /* Runs a method once from buffers that hold another product's rows and poison, and compares. Collective. */
 dt_status dt_bench_check_method(dt_bench_rank *rank, int method);

@@ -6,6 +6,7 @@
 #include <draintile/gemm.h>
 
 #include "combine_plan.h"
+#include "recorder.h"
 
 /* DT_COMBINE_PACING_AUTO: with so many units of an expert, natural order makes one of them all remote. */
 enum { DT_COMBINE_PACED_UNITS = 2 };
@@ -24,6 +25,9 @@ struct dt_combine {
   cudaStream_t side; /* of the consumers */
   cudaEvent_t entered, sent;
   dt_combine_params params;
+  dt_recorder *recorder; /* config.timestamps: else NULL */
+  dt_span *spans;        /* [span_count] of the last direct run */
+  size_t span_count;
 };
 
 /* combine_counts.c: sizes that do not depend on counts. */
@@ -34,6 +38,10 @@ dt_status dt_combine_queue_plan(dt_combine *combine, dt_combine_mode mode, cudaS
 
 /* combine_run.c: the GEMM, all but operands and places of rows. */
 dt_cuda_gemm dt_combine_gemm(const dt_combine *combine, int sms);
+
+/* combine_spans.c; without config.timestamps nothing. */
+dt_status dt_combine_make_recorder(dt_combine *combine);
+void dt_combine_free_recorder(dt_combine *combine);
 
 dt_status dt_combine_memory(void **pointer, size_t bytes, const char *what); /* zeroed */
 

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "driver.h"
 #include "gemm_prepare.h"
-#include "tile_combine.h"
+#include "spans_combine.h"
 
 dt_cuda_gemm dt_combine_gemm(const dt_combine *c, int sms) {
   dt_cuda_gemm gemm;
@@ -66,6 +66,14 @@ static dt_status queue_roles(dt_combine *c, const dt_cuda_gemm *gemm, int consum
   return status ? status : dt_cuda_check(dt_tile_combine_launch(&params, consumers, stream), "tile kernel");
 }
 
+/* The tiles with stamps. */
+static dt_status queue_stamped(dt_combine *c, const dt_cuda_gemm *gemm, cudaStream_t stream) {
+  dt_stamped_combine params = {.combine = {.combine = c->params, .gated = !c->params.meets},
+                               .stamps = c->recorder->stamps};
+  dt_status status = dt_gemm_prepare(gemm, c->workspace, stream, &params.combine.gemm, &params.combine.tile_ctas);
+  return status ? status : dt_cuda_check(dt_stamped_combine_launch(&params, stream), "tile kernel");
+}
+
 /* Consumers in a kernel of their own, on a stream of higher priority. */
 static dt_status run_two(dt_combine *c, const dt_cuda_gemm *gemm, cudaStream_t stream) {
   dt_status status = dt_cuda_check(cudaEventRecord(c->entered, stream), "event");
@@ -88,7 +96,9 @@ dt_status dt_combine_run(dt_combine *c, dt_combine_mode mode, const void *a, con
   if (mode == DT_COMBINE_SIGNAL)
     return c->config.launch == DT_COMBINE_LAUNCH_TWO ? run_two(c, &gemm, stream)
                                                      : queue_roles(c, &gemm, c->config.consumers, stream);
-  if (mode == DT_COMBINE_DIRECT && !c->params.meets)
+  if (mode == DT_COMBINE_DIRECT && c->recorder)
+    status = queue_stamped(c, &gemm, stream);
+  else if (mode == DT_COMBINE_DIRECT && !c->params.meets)
     status = queue_roles(c, &gemm, 0, stream);
   else
     status = dt_cuda_grouped_gemm(&gemm, c->workspace, stream);

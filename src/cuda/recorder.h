@@ -42,4 +42,12 @@ uint64_t dt_recorder_ns(const dt_recorder *recorder, int32_t cta, uint32_t clock
 /* Cycles a second of a CTA's multiprocessor, over the launch. */
 double dt_recorder_hz(const dt_recorder *recorder, int32_t cta);
 
+/* Of a consumer's record of a layer: as dt_tile's shape has it. */
+static inline int dt_stamp_is_l1(const dt_stamp *stamp) {
+  return stamp->shape >> 9 & 1;
+}
+static inline int32_t dt_stamp_rows(const dt_stamp *stamp) {
+  return (int32_t)(stamp->shape & 255);
+}
+
 #endif

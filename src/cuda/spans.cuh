@@ -11,6 +11,8 @@
 
 #ifdef DT_STAMPED
 
+static_assert(DT_SHAPE_PHASE == 1 << 9, "dt_stamp_is_l1 of recorder.h");
+
 /* What a role has under way: words, by byte offset. */
 enum {
   DT_STAMP_RECORDS = 0, /* 8 bytes: where its first record goes */
@@ -176,21 +178,25 @@ DT_DEVICE void dt_stamp_stepped(uint32_t shared) {
   dt_store_shared_word(state + DT_STAMP_SEND_INSIDE, dt_load_shared_word(state + DT_STAMP_SEND_INSIDE) + now -
                                                          dt_load_shared_word(state + DT_STAMP_STEP));
 }
-/* waited: for the end; else all that is known is when they were issued. */
+/* The first thread of a warp alone. waited: it knows that all are done; else it waits for them here. */
 DT_DEVICE void dt_stamp_stored(uint32_t shared, bool waited) {
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;
   const uint32_t begin = dt_load_shared_word(state + DT_STAMP_SEND_BEGIN);
   if (begin == 0) return;
-  const uint32_t middle = dt_load_shared_word(state + DT_STAMP_SEND_MIDDLE), end = waited ? dt_clock() : middle;
-  const uint32_t inside = dt_load_shared_word(state + DT_STAMP_SEND_INSIDE) +
-                          (waited ? end - dt_load_shared_word(state + DT_STAMP_STEP) : 0);
+  if (!waited) {
+    dt_store_shared_word(state + DT_STAMP_STEP, dt_clock());
+    dt_bulk_wait_all();
+  }
+  const uint32_t end = dt_clock();
+  const uint32_t inside = dt_load_shared_word(state + DT_STAMP_SEND_INSIDE) + end -
+                          dt_load_shared_word(state + DT_STAMP_STEP);
   dt_store_shared_word(state + DT_STAMP_SEND_BEGIN, 0);
   dt_stamp_write(state,
                  make_uint4(DT_STAMP_STORE, dt_load_shared_word(state + DT_STAMP_SENT),
                             dt_load_shared_word(state + DT_STAMP_SENT + 4),
                             dt_load_shared_word(state + DT_STAMP_SENT + 8)),
-                 make_uint4(begin, middle, end, inside));
+                 make_uint4(begin, dt_load_shared_word(state + DT_STAMP_SEND_MIDDLE), end, inside));
 }
 
 #else

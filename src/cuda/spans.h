@@ -1,7 +1,7 @@
 /* What host and device share of the spans of a launch: what each role of the engine did, in cycles of its
  * multiprocessor's clock, and what ties those clocks to the device's timer.
  *
- * Two more instances of the engine write them (spans_layer.cu, spans_gemm.cu); in the others nothing of this exists.
+ * Two more instances of the engine write them (spans_layer.cu, spans_combine.cu); in the others nothing of this exists.
  * Every role has room of its own, so nothing is shared on the way: no atomics, no waits. docs/spans.md.
  */
 #ifndef DT_CUDA_SPANS_H
@@ -26,7 +26,7 @@ typedef enum dt_stamp_kind {
   DT_STAMP_TILE = 1,    /* main loop; middle: the first operands were there; inside: waits for operands after that */
   DT_STAMP_STORE = 2,   /* from the first store to when all are done; middle: all issued; inside: cycles in steps and
                            the wait for the end, of which the rest is the next tile's multiplications */
-  DT_STAMP_LOAD = 3,    /* a tile's loads; middle: its rows or act are there; inside: waits for free stages */
+  DT_STAMP_LOAD = 3,    /* a tile's loads; middle: its rows or act are there */
   DT_STAMP_PUBLISH = 4, /* fence and add, behind the wait for a tile's stores */
   DT_STAMP_PIECE = 5,   /* a piece of the dispatch */
   DT_STAMP_PASS = 6     /* once a CTA: the rows of other ranks published, behind the last tile */
@@ -62,15 +62,11 @@ typedef struct dt_stamps {
   uint32_t capacity;
 } dt_stamps;
 
-/* What the stamped instances are launched with; the plain parameters first, where the engine looks for them. */
+/* What the layer's stamped instance is launched with; the plain parameters first, where the engine looks for them. */
 typedef struct dt_stamped_layer {
   dt_tile_layer layer;
   dt_stamps stamps;
 } dt_stamped_layer;
-typedef struct dt_stamped_gemm {
-  dt_tile_gemm gemm;
-  dt_stamps stamps;
-} dt_stamped_gemm;
 
 /* Host memory that both sides see: the host asks, the device answers with its timer. */
 enum { DT_CLOCK_ROUNDS = 24 };
@@ -84,7 +80,6 @@ typedef struct dt_clock_words {
 cudaError_t dt_mark_launch(uint64_t *mark, int early, cudaStream_t stream); /* early: programmatic */
 cudaError_t dt_clock_answer_launch(dt_clock_words *words, cudaStream_t stream);
 cudaError_t dt_stamped_layer_launch(const dt_stamped_layer *layer, int ctas, cudaStream_t stream);
-cudaError_t dt_stamped_gemm_launch(const dt_stamped_gemm *gemm, int ctas, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -217,11 +217,9 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
       const uint32_t a = shared + stage * DT_STAGE_BYTES, a_2 = a + DT_STAGE_A_BYTES / 2, b = a + DT_STAGE_A_BYTES,
                      b_2 = b + DT_STAGE_B_BYTES / 2;
       const int32_t x = k * DT_TILE_K;
-      dt_stamp_wait(shared);
       if (!dt_wait<Layer>(gemm, shared, dt_stage_empty(shared, stage), (step / DT_STAGES & 1) ^ 1,
                           DT_TILE_ERROR_EMPTY))
         return;
-      dt_stamp_waited(shared, false);
       dt_barrier_expect(full, bytes);
       if (tile.shares_rows) {
         if (rank == 0)

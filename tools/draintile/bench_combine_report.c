@@ -29,6 +29,38 @@ static void print_setting(const dt_combine_bench_case *s) {
   printf(" launch %s entry %s pacing %s", launch_names[s->launch], entry_names[s->entry], pacing_names[s->pacing]);
 }
 
+/* Beside what the model takes for the producers of a burst: all multiprocessors. */
+static void print_stores(const dt_combine_bench *bench) {
+  tool_table *table =
+      table_create("<direct's stores|bursts|span, median|span, p95|storing, mean|storing, most|K_act|K");
+  for (int32_t r = 0; r < bench->ranks; r++) {
+    const dt_store_activity *s = &bench->stores[r];
+    table_cell(table, "rank %d", r);
+    table_cell(table, "%lld", (long long)s->bursts);
+    table_time(table, s->span_median_s);
+    table_time(table, s->span_p95_s);
+    table_cell(table, "%.1f", s->active_mean);
+    table_cell(table, "%.0f", s->active_max);
+    table_cell(table, "%.1f", s->k_act);
+    table_cell(table, "%d", bench->producers);
+  }
+  table_print(table, stdout);
+}
+
+static json_t *stores_json(const dt_combine_bench *bench) {
+  json_t *stores = json_array();
+  for (int32_t r = 0; r < bench->ranks; r++) {
+    const dt_store_activity *s = &bench->stores[r];
+    json_array_append_new(stores, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "bursts", json_whole(s->bursts),
+                                            "bytes", json_whole(s->bytes), "active_mean", json_figure(s->active_mean),
+                                            "active_max", json_figure(s->active_max), "k_act", json_figure(s->k_act),
+                                            "span_mean_s", json_figure(s->span_mean_s), "span_median_s",
+                                            json_figure(s->span_median_s), "span_p95_s", json_figure(s->span_p95_s)));
+  }
+  return json_pack("{s:o, s:i, s:o}", "window_s", json_figure(bench->window_s), "producers", (int)bench->producers,
+                   "ranks", stores);
+}
+
 static void print_table(const dt_combine_bench *bench, const combine_limit *l) {
   for (int32_t r = 0; r < bench->ranks; r++)
     printf("rank %d: %lld rows, %lld padded, %lld sent, %lld received\n", r, (long long)bench->rank_rows[r],
@@ -65,6 +97,7 @@ void combine_print(const dt_combine_bench *bench, const combine_limit *l, const 
     printf("\n%s x %d, %d samples; cuBLAS %s, NCCL %s; SM clock %.0f, %.0f MHz\n", bench->device, bench->gpus,
            bench->repeat, bench->cublas, bench->nccl, 1e-6 * bench->sm_hz_before, 1e-6 * bench->sm_hz_after);
     print_table(bench, l);
+    if (bench->window_s > 0) print_stores(bench);
     return;
   }
   printf(": limit %.1f", 1e6 * l->total_s);
@@ -122,5 +155,6 @@ json_t *combine_json(const dt_combine_bench *bench, const combine_limit *l, cons
                                         json_figure(l->link_s), "weights_bytes", json_whole(l->weights_bytes),
                                         "weights_s", json_figure(l->weights_s), "limit_s", json_figure(l->total_s),
                                         "predicted", combine_prediction_json(prediction), "timings", timings));
+  if (bench->window_s > 0) json_object_set_new(row, "stores", stores_json(bench));
   return row;
 }

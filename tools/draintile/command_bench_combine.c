@@ -184,7 +184,11 @@ static int run_command(const tool_args *args) {
   run.config.cases = run.cases;
   run.config.done = done;
   run.config.context = &run;
-  if (run.cases && run.predictions && run.rows) {
+  if (args_set(args, "timestamps")) run.config.window_s = run.platform.capacity_bytes / run.platform.rate_bytes_per_s;
+  if (isnan(run.config.window_s))
+    code = log_fail(TOOL_USAGE, "--timestamps: without the link's rate and capacity; allowed: with --platform");
+  if (code) {
+  } else if (run.cases && run.predictions && run.rows) {
     combine_cases(args, run.cases);
     for (int64_t i = 0; i < run.config.case_count; i++)
       run.predictions[i] = (combine_prediction){NAN, NAN, NAN, NAN, NAN};
@@ -216,6 +220,7 @@ static const arg_option options[] = {
     OPT_LIST("pacing", "FORMS", "auto", pacing_names, "direct, natural order: mixing an expert's bands"),
     OPT_INT("repeat", "N", "20", 0, 10000, "samples of each mode; 0: the checks alone"),
     OPT_TEXT("platform", "FILE", NULL, "platform file: the link's rate, the limit's constants, the prediction"),
+    OPT_FLAG("timestamps", "how many multiprocessors of direct store at once, from one more run; needs --platform"),
     OPT_FLAG("no-prediction", "do not simulate the settings before the run"),
     OPT_FLAG("predict-only", "simulate the settings and end; needs no GPU"),
     OPTION_SEED,
