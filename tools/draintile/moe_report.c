@@ -4,6 +4,7 @@
 #include "figures.h"
 #include "json.h"
 #include "log.h"
+#include "moe_cuda.h"
 #include "moe_figures.h"
 #include "rank_report.h"
 #include "table.h"
@@ -12,7 +13,14 @@ static void print_head(const moe_job *job) {
   printf("%s layer %d: hidden %lld, intermediate %lld, %d experts, top-%d; %lld tokens in %s\n", job->info->model_type,
          job->layer, (long long)job->info->hidden, (long long)job->info->intermediate, job->info->experts, job->top_k,
          (long long)job->input.tokens, dt_dtype_name(job->input.dtype));
-  rank_report_machine(job->ranks, job->config.workers, job->config.consumers, &job->comm);
+  if (job->gpus) {
+    int32_t sharers;
+    moe_cuda_device(job, 0, &sharers);
+    printf("%d ranks on %d GPUs, %d multiprocessors each\n", job->ranks,
+           job->gpus < job->ranks ? job->gpus : job->ranks, job->shared.facts[0].sms / sharers / 2 * 2);
+  } else {
+    rank_report_machine(job->ranks, job->config.workers, job->config.consumers, &job->comm);
+  }
 }
 
 static void print_runs(const moe_job *job, const moe_figures *all) {
@@ -96,7 +104,7 @@ int moe_report(moe_job *job) {
     print_head(job);
     print_runs(job, figures);
     print_alone(job, figures);
-    print_stages(job, figures);
+    if (!job->gpus || args_set(job->args, "trace")) print_stages(job, figures); /* GPUs know only what is traced */
     print_peers(job);
   }
   int code = json ? json_write(moe_figures_json(job, figures), json) : TOOL_OK;
