@@ -1,8 +1,10 @@
 #!/bin/sh
-# docs/results/moe.md: the MoE layer's tables, from bench/results/h200x2/moe.json. Nothing in them is typed.
+# docs/results/moe.md: the MoE layer's tables, from bench/results/h200x2/moe.json and h200/moe-issue.json. Nothing in them
+# is typed.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 input=$root/bench/results/h200x2/moe.json
+issue=$root/bench/results/h200/moe-issue.json
 out=$root/docs/results/moe.md
 [ -f "$input" ] || exit 0
 work=$(mktemp)
@@ -37,6 +39,20 @@ trap 'rm -f "$work"' EXIT
     "| figure | value |", "|---|---|",
     (.summary | to_entries[] | "| `\(.key)` | \(.value | if . == null then "not measured" elif type == "number" and . >= 1 then . * 1000 | round / 1000 else . end) |")
   ' "$input"
+  [ ! -f "$issue" ] || jq -r '
+    def us: . * 1e7 | round / 10;
+    "",
+    "## Host time to issue a layer",
+    "",
+    "From `bench/results/h200/moe-issue.json`, commit \(.commit), one \(.machine.gpu): medians of \(.runs[0].samples_s | length), of the slower thread, us. Limit: \(.limit_s | us). A new",
+    "input differs from that of the call before. In a row: \(.in_a_row) without waiting; after a wait: the host has just waited for the device.",
+    "",
+    "| threads at once | schedule | input | in a row | after a wait |",
+    "|---|---|---|---|---|",
+    ([.runs[] | select(.waits)] as $after | .runs[] | select(.waits | not) | . as $r |
+      "| \(.threads) | \(.schedule) | \(.input) | \(.median_s | us) | \($after[] | select(.threads == $r.threads and .schedule == $r.schedule and .input == $r.input) | .median_s | us) |"),
+    "| largest median | | | \(.summary.median_max_s | us) | |"
+  ' "$issue"
 } >"$work"
 mkdir -p "$(dirname "$out")"
 cp "$work" "$out"
