@@ -2,8 +2,8 @@
 # bench: what it refuses, and that it skips where there are too few GPUs.
 load common
 
-@test "bench combine: exit 77 with fewer GPUs than ranks" {
-  if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 8 ]; then skip "eight GPUs"; fi
+@test "bench combine: exit 77 without a GPU" {
+  if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 1 ]; then skip "a GPU"; fi
   run -77 "$DRAINTILE" bench combine --ranks 8 --json "$BATS_TEST_TMPDIR/none.json"
   [[ "$output" == *"GPU"* ]]
   [ ! -e "$BATS_TEST_TMPDIR/none.json" ]
@@ -15,6 +15,10 @@ load common
   run -2 "$DRAINTILE" bench combine --router even
   [[ "$output" == *"balanced, moderate, stress, crossed"* ]]
   run -2 "$DRAINTILE" bench combine --mode bulk,none
+  run -2 "$DRAINTILE" bench combine --launch three
+  [[ "$output" == *"one, two"* ]]
+  run -2 "$DRAINTILE" bench combine --entry after
+  run -2 "$DRAINTILE" bench combine --pacing none
   run -2 "$DRAINTILE" bench combine --platform "$BATS_TEST_TMPDIR/missing.json"
   [[ "$output" == *missing.json* ]]
   run -2 "$DRAINTILE" bench
@@ -37,6 +41,17 @@ load common
     "$BATS_TEST_TMPDIR/predicted.json"
 }
 
+@test "bench combine: mixing bands is priced where an expert has two units, and only there" {
+  local platform="$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json"
+  run -0 "$DRAINTILE" bench combine --predict-only --platform "$platform" --rows 16384 --experts 4,8 \
+    --pacing auto,off --entry beside,before --json "$BATS_TEST_TMPDIR/paced.json"
+  run -0 jq -e '.runs as $r | def of($e; $p; $entry):
+      $r[] | select(.experts == $e and .pacing == $p and .entry == $entry) | .predicted.direct_s;
+    ($r | length) == 8 and of(4; "auto"; "beside") < of(4; "off"; "beside")
+    and of(8; "auto"; "beside") == of(8; "off"; "beside") and of(8; "auto"; "beside") < of(8; "auto"; "before")' \
+    "$BATS_TEST_TMPDIR/paced.json"
+}
+
 @test "bench attention: exit 77 with fewer GPUs than ranks; unknown shapes are refused" {
   if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 8 ]; then skip "eight GPUs"; fi
   run -77 "$DRAINTILE" bench attention --ranks 8 --json "$BATS_TEST_TMPDIR/none.json"
@@ -49,6 +64,7 @@ load common
 @test "bench moe: exit 77 with fewer GPUs than ranks; what is refused" {
   if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 8 ]; then skip "eight GPUs"; fi
   run -77 "$DRAINTILE" bench moe --ranks 8 --json "$BATS_TEST_TMPDIR/none.json"
+  [[ $output == *"ranks: 8; this machine has"* || $output == *"not in this build"* ]]
   [[ $output == *"GPU"* ]]
   [ ! -e "$BATS_TEST_TMPDIR/none.json" ]
   run -2 "$DRAINTILE" bench moe --ranks 3

@@ -121,6 +121,8 @@ static int prepare(moe_bench_job *job) {
   dt_cuda_device info;
   const dt_status status = dt_cuda_device_info(0, &info);
   if (status == DT_ERR_UNSUPPORTED) return log_fail(TOOL_SKIPPED, "no GPU: the CUDA parts are not in this build");
+  if (status == DT_ERR_NO_DEVICE)
+    return log_fail(TOOL_SKIPPED, "ranks: %d; this machine has no GPU", job->config.ranks);
   if (status) return log_status(status, NULL);
   job->sms = info.sms;
   return TOOL_OK;
