@@ -17,6 +17,7 @@
 #include <draintile/attention.h>
 #include <draintile/comm.h>
 #include <draintile/status.h>
+#include <draintile/trace.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -57,6 +58,12 @@ dt_status dt_ulysses_check(dt_ulysses *ulysses, void *stream);
 /* This rank's rows of the output, device memory [rows][H][D], until its next run. */
 void *dt_ulysses_output(dt_ulysses *ulysses);
 size_t dt_ulysses_device_bytes(const dt_ulysses *ulysses);
+/* Tiles of this rank in a run, those cut over keys once. */
+int64_t dt_ulysses_tile_count(const dt_ulysses *ulysses);
+/* Waits for `stream`. The last whole run, kernel by kernel: the way in (dispatch), the attention from when its ranks
+ * had met or all heads had arrived, serial's way out (segment), and waiting for the peers' rows (barrier). The GPU's
+ * timer is brought to CLOCK_MONOTONIC by readings, to about 10 us. Valid until the next call. */
+dt_status dt_ulysses_spans(dt_ulysses *ulysses, void *stream, const dt_span **spans, size_t *count);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

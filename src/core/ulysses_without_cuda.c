@@ -42,6 +42,14 @@ size_t dt_ulysses_device_bytes(const dt_ulysses *ulysses) {
   (void)ulysses;
   return 0;
 }
+int64_t dt_ulysses_tile_count(const dt_ulysses *ulysses) {
+  (void)ulysses;
+  return 0;
+}
+dt_status dt_ulysses_spans(dt_ulysses *ulysses, void *stream, const dt_span **spans, size_t *count) {
+  (void)ulysses, (void)stream, (void)spans, (void)count;
+  return without();
+}
 dt_status dt_ulysses_bench_run(const dt_ulysses_bench_config *config, dt_ulysses_bench **bench) {
   (void)config, (void)bench;
   return dt_fail(DT_ERR_NO_DEVICE, "attention on GPUs; this build has no CUDA parts");

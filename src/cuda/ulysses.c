@@ -263,6 +263,7 @@ static dt_status make_state(dt_ulysses *u) {
   dt_status status = device_memory(u, (void **)&u->state, sizeof *u->state, "state");
   if (!status) status = device_memory(u, (void **)&u->gate, (size_t)p->heads * sizeof *u->gate, "gate");
   if (!status) status = dt_cuda_check(cudaMemcpy(u->state, &state, sizeof state, cudaMemcpyHostToDevice), "state");
+  if (!status) status = dt_cuda_check(cudaMallocHost((void **)&u->pinned, sizeof *u->pinned), "pinned memory");
   p->state = u->state;
   p->gate = u->gate;
   return status;
@@ -291,6 +292,7 @@ static void release(dt_ulysses *u) {
   dt_ulysses_moves *moves[] = {&u->in_beside, &u->in_before, &u->out};
   for (int i = 0; i < 3; i++) cudaFree(moves[i]->items), cudaFree(moves[i]->first);
   cudaFree(u->state), cudaFree(u->gate), cudaFree(u->kept), cudaFree(u->workspace);
+  if (u->pinned) cudaFreeHost(u->pinned);
   free(u->head_to_kv), free(u);
 }
 
@@ -431,40 +433,6 @@ dt_status dt_ulysses_run(dt_ulysses *u, dt_ulysses_part part, const void *q, con
     return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_before.blocks, stream), "exit");
   }
   return dt_fail(DT_ERR_ARGUMENT, "part: %d; 0 to 3 allowed", (int)part);
-}
-
-dt_status dt_ulysses_check(dt_ulysses *u, void *stream) {
-  const int32_t rank = u->move_in.params.rank;
-  const double limit_s = u->config.timeout_s;
-  dt_ulysses_state state;
-  cudaError_t error = cudaMemcpyAsync(&state, u->state, sizeof state, cudaMemcpyDeviceToHost, stream);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  dt_status status = dt_cuda_check(error, "ulysses");
-  if (status) return status;
-  switch (state.error) {
-  case DT_ULYSSES_ERROR_NONE:
-  case DT_ULYSSES_ERROR_ATTENTION:
-    status = dt_cuda_attention_check(u->workspace, stream);
-    if (status || state.error == DT_ULYSSES_ERROR_NONE) return status;
-    return dt_fail(DT_ERR_INTERNAL, "rank %d, ulysses: the attention failed with %u before", rank, state.seen);
-  case DT_ULYSSES_ERROR_ENTRY:
-  case DT_ULYSSES_ERROR_LEAVE:
-    return dt_fail(DT_ERR_TIMEOUT, "rank %d, ulysses: %s of rank %d: epoch %u expected, %u seen after %g s", rank,
-                   state.error == DT_ULYSSES_ERROR_ENTRY ? "entry" : "output rows", state.index, state.expected,
-                   state.seen, limit_s);
-  case DT_ULYSSES_ERROR_ARRIVAL:
-    return dt_fail(DT_ERR_TIMEOUT, "rank %d, ulysses: arrival of head %d: %u expected, %u seen after %g s", rank,
-                   state.index, state.expected, state.seen, limit_s);
-  case DT_ULYSSES_ERROR_COPY:
-  case DT_ULYSSES_ERROR_SENT:
-    return dt_fail(DT_ERR_TIMEOUT, "rank %d, ulysses: %s %d: %u expected, %u seen after %g s", rank,
-                   state.error == DT_ULYSSES_ERROR_COPY ? "copy of block" : "way in", state.index, state.expected,
-                   state.seen, limit_s);
-  case DT_ULYSSES_ERROR_PEER:
-    return dt_fail(DT_ERR_PEER, "rank %d, ulysses: rank %d gave up", rank, state.index);
-  default:
-    return dt_fail(DT_ERR_INTERNAL, "rank %d, ulysses: error %u", rank, state.error);
-  }
 }
 
 void *dt_ulysses_output(dt_ulysses *u) {

@@ -3,6 +3,7 @@
 #define DT_CUDA_ULYSSES_H
 
 #include <draintile/cuda_attention.h>
+#include <draintile/trace.h>
 #include <draintile/ulysses.h>
 
 #include "plan/ulysses.h"
@@ -11,6 +12,12 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Pinned: while a copy to other memory waits for its stream, other threads' copies of that kind wait for it. */
+typedef struct dt_ulysses_pinned {
+  uint64_t clock_ns;
+  dt_ulysses_state state;
+} dt_ulysses_pinned;
 
 /* A table of what to copy, on the device. */
 typedef struct dt_ulysses_moves {
@@ -35,6 +42,8 @@ struct dt_ulysses {
   dt_ulysses_move move_in, move_out;          /* maps and parameters; items are set at the launch */
   dt_cuda_attention attention;                /* what all parts share */
   int32_t *head_to_kv;
+  dt_ulysses_pinned *pinned;
+  dt_span spans[4];
 };
 
 /* Elements from the start of this rank's arrivals to a tensor (0: q, 1: k, 2: v). */

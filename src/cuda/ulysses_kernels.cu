@@ -22,14 +22,21 @@ DT_DEVICE bool dt_ulysses_failed(const dt_ulysses_params &p) {
   return *(volatile uint32_t *)&p.state->error != DT_ULYSSES_ERROR_NONE;
 }
 
+DT_DEVICE uint64_t dt_time_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
 /* Until `peer` has put `epoch` into a word of its slot. Acquire: pairs with dt_release_sys of the peer. */
 DT_DEVICE void dt_ulysses_await(const dt_ulysses_params &p, int32_t peer, const uint32_t *word, uint32_t epoch,
                                 uint32_t error) {
   const uint32_t start = dt_time_us();
   for (;;) {
+    const bool gave_up = dt_acquire_sys(&p.slots[peer].failed) != 0; /* what it published before comes first */
     const uint32_t seen = dt_acquire_sys(word);
     if ((int32_t)(seen - epoch) >= 0) return;
-    if (dt_acquire_sys(&p.slots[peer].failed) == epoch) return dt_ulysses_fail(p, DT_ULYSSES_ERROR_PEER, peer, 0, 0);
+    if (gave_up) return dt_ulysses_fail(p, DT_ULYSSES_ERROR_PEER, peer, 0, 0);
     if (dt_ulysses_failed(p)) return;
     if (dt_time_us() - start > p.timeout_us) return dt_ulysses_fail(p, error, peer, epoch, seen);
   }
@@ -38,7 +45,7 @@ DT_DEVICE void dt_ulysses_await(const dt_ulysses_params &p, int32_t peer, const 
 /* Release: what the stream did before with this rank's windows is done. */
 DT_DEVICE void dt_ulysses_announce(const dt_ulysses_params &p, int32_t peer, uint32_t epoch) {
   dt_fence_sys();
-  if (dt_ulysses_failed(p)) return dt_release_sys(&p.peer_slot[peer]->failed, epoch);
+  if (dt_ulysses_failed(p)) return dt_release_sys(&p.peer_slot[peer]->failed, 1);
   dt_release_sys(&p.peer_slot[peer]->entered, epoch);
 }
 
@@ -59,6 +66,7 @@ __global__ void dt_ulysses_enter_kernel(const dt_ulysses_params p) {
     dt_ulysses_await(p, thread, &p.slots[thread].entered, epoch, DT_ULYSSES_ERROR_ENTRY);
   }
   __syncthreads();
+  if (thread == 0) p.state->times.in_first = p.state->times.in_last = p.state->times.ready = dt_time_ns();
   if (dt_ulysses_failed(p)) return;
   /* Release: the other ranks' windows are open; pairs with the attention's acquire of its heads' words. */
   for (int32_t head = thread; head < p.heads; head += (int32_t)blockDim.x) dt_release_sys(p.gate + head, epoch);
@@ -111,6 +119,7 @@ DT_DEVICE void dt_ulysses_publish(const dt_ulysses_params &p, const dt_ulysses_i
  * that waits keeps no multiprocessor from what it waits for. */
 DT_DEVICE bool dt_ulysses_meet(const dt_ulysses_params &p, uint32_t epoch) {
   const bool met = dt_ulysses_met(p, epoch);
+  if (blockIdx.x == 0) p.state->times.ready = dt_time_ns();
   dt_grid_launch();
   return met;
 }
@@ -154,29 +163,35 @@ __global__ void __launch_bounds__(32, 1) dt_ulysses_move_kernel(const __grid_con
   if (m.enters && blockIdx.x == 0 && thread < p.ranks && thread != p.rank) dt_ulysses_announce(p, thread, epoch);
   __syncwarp();
   if (thread != 0) return;
+  if (blockIdx.x == 0) *(m.enters ? &p.state->times.in_first : &p.state->times.out_first) = dt_time_ns();
   if (!failed) {
     for (int s = 0; s < DT_ULYSSES_FROM_MAPS; s++) dt_tensor_prefetch(&m.from[s]);
     for (int s = 0; s < DT_ULYSSES_STAGES; s++) dt_barrier_init(ring.full + 8 * s, 1);
     dt_barrier_init_fence();
     dt_ulysses_copy(m, ring, epoch);
   }
-  if (m.enters) dt_release_add(&p.state->sent, 1);
+  if (!m.enters) return;
+  atomicMax((unsigned long long *)&p.state->times.in_last, (unsigned long long)dt_time_ns());
+  dt_release_add(&p.state->sent, 1);
 }
 
 __global__ void dt_ulysses_gather_kernel(const dt_ulysses_params p) {
-  const uint32_t target = p.state->target, epoch = p.state->epoch + 1, start = dt_time_us();
+  const uint32_t target = p.state->target, start = dt_time_us();
   for (int32_t head = (int32_t)threadIdx.x; head < p.heads; head += (int32_t)blockDim.x)
     for (;;) {
+      int32_t gave_up = -1; /* what it published before comes first */
+      for (int32_t r = 0; r < p.ranks; r++)
+        if (r != p.rank && dt_acquire_sys(&p.slots[r].failed) != 0) gave_up = r;
       const uint32_t seen = dt_acquire_sys(p.arrived[p.rank] + head);
       if ((int32_t)(seen - target) >= 0 || dt_ulysses_failed(p)) break;
-      for (int32_t r = 0; r < p.ranks; r++)
-        if (r != p.rank && dt_acquire_sys(&p.slots[r].failed) == epoch)
-          dt_ulysses_fail(p, DT_ULYSSES_ERROR_PEER, r, 0, 0);
+      if (gave_up >= 0) dt_ulysses_fail(p, DT_ULYSSES_ERROR_PEER, gave_up, 0, 0);
       if (dt_time_us() - start > p.timeout_us) {
         dt_ulysses_fail(p, DT_ULYSSES_ERROR_ARRIVAL, head, target, seen);
         break;
       }
     }
+  __syncthreads();
+  if (threadIdx.x == 0) p.state->times.ready = dt_time_ns();
 }
 
 /* The attention may have let this kernel come, and ended, before the way in has: it is waited for by its count. */
@@ -185,6 +200,7 @@ __global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t bloc
   const int32_t thread = (int32_t)threadIdx.x;
   const uint32_t epoch = p.state->epoch + 1;
   if (thread == 0) {
+    p.state->times.stored = dt_time_ns();
     const uint32_t start = dt_time_us();
     for (;;) {
       const uint32_t seen = dt_acquire_sys(&p.state->sent);
@@ -201,7 +217,7 @@ __global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t bloc
   if (thread < p.ranks && thread != p.rank) {
     dt_fence_sys();
     if (dt_ulysses_failed(p)) {
-      dt_release_sys(&p.peer_slot[thread]->failed, epoch);
+      dt_release_sys(&p.peer_slot[thread]->failed, 1);
     } else {
       /* Release: the attention's stores, which have ended with its kernel; pairs with the peer's await. */
       dt_release_sys(&p.peer_slot[thread]->left, epoch);
@@ -210,10 +226,20 @@ __global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t bloc
   }
   __syncwarp();
   if (thread != 0) return;
+  p.state->times.left = dt_time_ns();
   p.state->sent = 0;
   p.state->epoch = epoch;
   p.state->next = epoch + 1;
   if (blocks) p.state->target += (uint32_t)(p.ranks * DT_ULYSSES_UNITS);
+}
+
+__global__ void dt_ulysses_clock_kernel(uint64_t *now_ns) {
+  *now_ns = dt_time_ns();
+}
+
+extern "C" cudaError_t dt_ulysses_clock_launch(uint64_t *now_ns, cudaStream_t stream) {
+  dt_ulysses_clock_kernel<<<1, 1, 0, stream>>>(now_ns);
+  return cudaGetLastError();
 }
 
 extern "C" cudaError_t dt_ulysses_enter_launch(const dt_ulysses_params *params, cudaStream_t stream) {

@@ -44,7 +44,7 @@ typedef struct dt_ulysses_slot {
   uint32_t fill_0[7];
   uint32_t left; /* epoch whose output rows are all with the reader */
   uint32_t fill_1[7];
-  uint32_t failed; /* epoch in which the writer gave up */
+  uint32_t failed; /* not 0: the writer gave up, for good */
   uint32_t fill_2[15];
 } dt_ulysses_slot;
 
@@ -59,6 +59,14 @@ typedef enum dt_ulysses_error {
   DT_ULYSSES_ERROR_SENT = 7       /* the way in did not end */
 } dt_ulysses_error;
 
+/* When the last run was where, nanoseconds of the GPU's global timer. */
+typedef struct dt_ulysses_times {
+  uint64_t in_first, in_last; /* the way in begins; its last block ends */
+  uint64_t ready;             /* the attention may begin: the ranks have met, or all heads have arrived */
+  uint64_t out_first;         /* serial: the way out begins */
+  uint64_t stored, left;      /* all rows are stored; every rank's rows are here */
+} dt_ulysses_times;
+
 /* This rank's state, device memory. The first error stays. */
 typedef struct dt_ulysses_state {
   uint32_t epoch;  /* of the last run that ended */
@@ -68,6 +76,7 @@ typedef struct dt_ulysses_state {
   uint32_t error;  /* of dt_ulysses_error */
   int32_t index;   /* the rank, block or head waited for */
   uint32_t expected, seen;
+  dt_ulysses_times times;
 } dt_ulysses_state;
 
 typedef struct dt_ulysses_params {
@@ -99,6 +108,8 @@ cudaError_t dt_ulysses_gather_launch(const dt_ulysses_params *params, cudaStream
 /* After the kernels before it: tells every peer that its rows are there, waits for the own ones, closes the epoch.
  * blocks: of this run's way in; 0: there was none. */
 cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, cudaStream_t stream);
+/* The global timer now, to device memory. */
+cudaError_t dt_ulysses_clock_launch(uint64_t *now_ns, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -187,8 +187,27 @@ checked() { # options
   [ ! -e "$BATS_TEST_TMPDIR/output.safetensors" ]
 }
 
+@test "--device cuda: what it cannot do is refused, with a GPU or without" {
+  synth --tokens 40 --heads 12 --head-dim 64
+  local option
+  for option in '--workers 2' '--consumers 0' '--tile-rows 64' '--own-lag 1' '--link-rate 1GB/s' '--delay 1ms'; do
+    # shellcheck disable=SC2086  # an option and its value
+    run --separate-stderr attention --device cuda $option
+    refused 2 "${option%% *}: given with --device cuda; allowed: with --device cpu"
+  done
+  run --separate-stderr attention --device cuda --ranks 9
+  refused 2 '--ranks: 9; allowed on cuda: 1 to 8'
+  synth --tokens 40 --heads 2 --head-dim 64 --dtype f32
+  run --separate-stderr attention --device cuda
+  refused 2 '--device: cuda: .*qkv is f32; allowed: bf16, f16'
+  synth --tokens 40 --heads 2 --head-dim 96
+  run --separate-stderr attention --device cuda
+  refused 2 '--device: cuda: .*qkv has head dim 96; allowed: 64, 128, 256'
+  [ ! -e "$BATS_TEST_TMPDIR/output.safetensors" ]
+}
+
 @test "a device that is not there is skipped" {
-  synth --tokens 4 --heads 2 --head-dim 8
+  synth --tokens 4 --heads 2 --head-dim 64
   run --separate-stderr attention --device cuda
   [ "$status" -eq 77 ] || skip 'a CUDA device is here'
   [ "$(wc -l <<<"$stderr")" -eq 1 ]

@@ -1,10 +1,10 @@
 /* Checks the Ulysses operator, ranks as threads, on one GPU or more: where ranks outnumber GPUs they share them by
  * multiprocessors. Every case: the way in element by element at its destination, from poisoned memory; then serial,
  * piggyback with and without overlap of the way in, replays of a graph and 200 runs without the host between them, all
- * bit by bit, and rows of the output against float64. Then a rank that does not come. Exit code 77 without a Hopper
- * GPU.
+ * bit by bit, and rows of the output against float64. All operators begin a few runs before their words pass 2^32.
+ * Then a rank that does not come. Exit code 77 without a Hopper GPU.
  *
- *   check_ulysses [REPEATS]      REPEATS: of the last case, 1000 unless given
+ *   check_ulysses [REPEATS [SHAPES]]      REPEATS: of the last case, 1000 unless given; SHAPES: only the first ones
  */
 #include <draintile/attention.h>
 #include <draintile/ulysses.h>
@@ -118,6 +118,33 @@ static dt_status make_inputs(rank *r) {
 
 static dt_status run(rank *r, dt_ulysses_part part, uint16_t *const inputs[3]) {
   return dt_ulysses_run(r->ulysses, part, inputs[0], inputs[1], inputs[2], r->stream);
+}
+
+/* The words of an operator that has not run yet, as after so many runs that they pass 2^32 a few runs later: epochs and
+ * the heads' words alike. */
+static dt_status start_late(rank *r) {
+  enum { RUNS_LEFT = 60 };
+  const dt_ulysses_params *p = &r->ulysses->move_in.params;
+  const uint32_t step = (uint32_t)p->ranks * DT_ULYSSES_UNITS;
+  const uint32_t epoch = UINT32_MAX - RUNS_LEFT, word = 0u - RUNS_LEFT * step;
+  dt_ulysses_state state;
+  dt_ulysses_slot slots[RANKS_MAX];
+  uint32_t *words = malloc(((size_t)p->heads + 1) * sizeof *words);
+  dt_status status = cuda(cudaMemcpy(&state, p->state, sizeof state, cudaMemcpyDeviceToHost));
+  state.epoch = epoch;
+  state.next = epoch + 1;
+  state.target = word + step;
+  memset(slots, 0, sizeof slots);
+  for (int32_t s = 0; s < p->ranks; s++) slots[s].entered = slots[s].left = epoch;
+  for (int32_t h = 0; h < p->heads; h++) words[h] = word;
+  if (!status) status = cuda(cudaMemcpy(p->state, &state, sizeof state, cudaMemcpyHostToDevice));
+  if (!status) status = cuda(cudaMemcpy(p->slots, slots, (size_t)p->ranks * sizeof *slots, cudaMemcpyHostToDevice));
+  if (!status)
+    status = cuda(cudaMemcpy(p->arrived[p->rank], words, (size_t)p->heads * sizeof *words, cudaMemcpyHostToDevice));
+  for (int32_t h = 0; h < p->heads; h++) words[h] = epoch;
+  if (!status) status = cuda(cudaMemcpy(p->gate, words, (size_t)p->heads * sizeof *words, cudaMemcpyHostToDevice));
+  free(words);
+  return status ? status : cuda(cudaDeviceSynchronize());
 }
 
 /* Every element of this rank's heads where the layout says. */
@@ -284,6 +311,7 @@ static dt_status work(rank *r) {
   if (!status) status = dt_ulysses_create(&config, &r->ulysses);
   if (!status) r->output_bytes = dt_window_bytes(r->ulysses->output, r->rank);
   if (!status) status = make_inputs(r);
+  if (!status) status = start_late(r);
   if (!status) status = dt_comm_barrier(r->comm, "made");
   if (!r->absent) {
     if (!status) status = check_way_in(r);
@@ -404,7 +432,8 @@ int main(int argc, char **argv) {
   if (devices > 1 && (cudaDeviceCanAccessPeer(&reach, 0, 1) != cudaSuccess || !reach)) devices = 1;
   printf("%d GPUs\n", devices);
   int good = 1;
-  for (int i = 0; i <= REPEATED; i++)
+  const int last = argc > 2 ? atoi(argv[2]) - 1 : REPEATED;
+  for (int i = 0; i <= last && i <= REPEATED; i++)
     good &= check(&shapes[i], devices, 0, i < REPEATED ? 0 : argc > 1 ? atoi(argv[1]) : 1000);
   good &= check(&shapes[1], devices, 1, 0);
   return !good;

@@ -28,7 +28,6 @@ typedef struct attention_rank_facts {
   double flops;            /* of its heads */
   double sgemm_flop_per_s; /* one big GEMM, all ranks at once */
   int64_t peak_bytes;      /* resident at most; on a GPU: of the operator there */
-  int32_t gpus;            /* of the machine, --device cuda */
   char gpu[128];
 } attention_rank_facts;
 
@@ -47,7 +46,8 @@ typedef struct attention_job {
   attention_input input;
   dt_attention_config config;
   dt_comm_config comm;
-  int32_t ranks, repeat, check, cuda;
+  int32_t ranks, repeat, check;
+  int32_t gpus;      /* of the machine, with --device cuda; else 0 */
   int32_t run_count; /* serial, the baseline of every figure, is run 0 */
   dt_attention_schedule schedules[ATTENTION_SCHEDULES];
   dt_tensor_writer *writer;

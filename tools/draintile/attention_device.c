@@ -2,13 +2,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include <draintile/build.h>
 #include <draintile/cuda_memory.h>
 #include <draintile/ulysses.h>
 
 #include "log.h"
+#include "rank_options.h"
 
 struct attention_device {
   dt_comm *comm; /* borrowed */
@@ -17,20 +16,33 @@ struct attention_device {
   void *stream, *start, *stop;
   void *output; /* host memory */
   size_t output_bytes;
-  int32_t gpus, gpu;
+  int32_t gpu, traced;
+  const dt_span *spans; /* of the last forward, if traced */
+  size_t span_count;
 };
 
-int attention_device_check(const tool_args *args) {
-  static const char *const cpu_only[] = {"link-rate", "link-capacity", "link-latency", "workers",    "consumers",
-                                         "tile-rows", "own-lag",       "trace",        "delay-seed", "delay"};
-  dt_build build;
-  dt_build_info(&build);
-  struct stat status;
-  if (!build.cuda) return log_fail(TOOL_SKIPPED, "--device: cuda: the CUDA parts are not in this build");
-  if (stat("/dev/nvidia0", &status) != 0) return log_fail(TOOL_SKIPPED, "--device: cuda: no such device here");
+int attention_device_check(const attention_job *job) {
+  static const char *const cpu_only[] = {"link-rate", "link-capacity", "link-latency", "workers", "consumers",
+                                         "tile-rows", "own-lag",       "delay-seed",   "delay"};
+  const dt_attention_config *config = &job->config;
   for (size_t i = 0; i < ARGS_COUNT(cpu_only); i++)
-    if (args_given(args, cpu_only[i])) return log_fail(TOOL_USAGE, "--%s: not with --device cuda", cpu_only[i]);
+    if (args_given(job->args, cpu_only[i]))
+      return log_fail(TOOL_USAGE, "--%s: given with --device cuda; allowed: with --device cpu", cpu_only[i]);
+  if (config->dtype == DT_DTYPE_F32)
+    return log_fail(TOOL_USAGE, "--device: cuda: %s is f32; allowed: bf16, f16", job->input.path);
+  if (config->head_dim != 64 && config->head_dim != 128 && config->head_dim != 256)
+    return log_fail(TOOL_USAGE, "--device: cuda: %s has head dim %d; allowed: 64, 128, 256", job->input.path,
+                    config->head_dim);
+  if (job->ranks > 8) return log_fail(TOOL_USAGE, "--ranks: %d; allowed on cuda: 1 to 8", job->ranks);
   return TOOL_OK;
+}
+
+int attention_device_find(attention_job *job) {
+  const int code = rank_options_device(job->args, &job->gpus);
+  if (code == TOOL_OK && job->ranks > job->gpus)
+    log_note("%d ranks on %d GPUs: they share them, and their multiprocessors evenly; times are of that sharing",
+             job->ranks, job->gpus);
+  return code;
 }
 
 /* Rows of this rank on its device. */
@@ -59,7 +71,7 @@ static dt_status create_operator(attention_device *device, const attention_job *
   dt_cuda_device info;
   dt_status status = dt_cuda_device_info(device->gpu, &info);
   if (status) return status;
-  const int32_t sharing = (job->ranks - device->gpu + device->gpus - 1) / device->gpus;
+  const int32_t sharing = (job->ranks - device->gpu + job->gpus - 1) / job->gpus;
   dt_ulysses_config config;
   dt_ulysses_config_init(&config);
   config.comm = device->comm;
@@ -71,11 +83,11 @@ static dt_status create_operator(attention_device *device, const attention_job *
 
 dt_status attention_device_open(const attention_job *job, dt_comm *control, const dt_attention_input *input,
                                 dt_comm **comm, attention_device **out) {
-  const int32_t gpus = dt_cuda_devices(), rank = dt_comm_rank(control);
+  const int32_t rank = dt_comm_rank(control);
   attention_device *device = calloc(1, sizeof *device);
   if (!device) return DT_ERR_MEMORY;
-  device->gpus = gpus > 0 ? gpus : 1;
-  device->gpu = rank % device->gpus;
+  device->gpu = rank % job->gpus;
+  device->traced = args_set(job->args, "trace");
   *out = device;
   dt_status status = dt_comm_create_cuda(control, device->gpu, comm);
   if (status) return status;
@@ -126,12 +138,20 @@ dt_status attention_device_forward(attention_device *device, const dt_attention_
   if (!status && device->output_bytes)
     status = dt_cuda_copy(device->output, dt_ulysses_output(device->ulysses), device->output_bytes);
   *output = device->output;
+  stats->tiles = dt_ulysses_tile_count(device->ulysses);
+  if (!status && device->traced)
+    status = dt_ulysses_spans(device->ulysses, device->stream, &device->spans, &device->span_count);
   if (status || config->schedule != DT_ATTENTION_SERIAL) return status;
   status = time_part(device, DT_ULYSSES_IN, &stats->in_s);
   if (!status) status = time_part(device, DT_ULYSSES_ATTENTION, &stats->compute_s);
   const double rest_s = stats->total_s - stats->in_s - stats->compute_s;
   stats->out_s = rest_s > 0 ? rest_s : 0;
   return status;
+}
+
+void attention_device_spans(const attention_device *device, const dt_span **spans, size_t *count) {
+  *spans = device->spans;
+  *count = device->span_count;
 }
 
 dt_status attention_device_sent(const attention_job *job, int32_t rank, uint64_t *sent) {
@@ -159,6 +179,5 @@ void attention_device_describe(const attention_device *device, attention_rank_fa
   dt_cuda_device info;
   if (dt_cuda_device_info(device->gpu, &info) != DT_OK) return;
   memcpy(facts->gpu, info.name, sizeof facts->gpu - 1);
-  facts->gpus = device->gpus;
   facts->peak_bytes = (int64_t)dt_ulysses_device_bytes(device->ulysses);
 }

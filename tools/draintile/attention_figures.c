@@ -49,7 +49,7 @@ static void add_limit(const attention_job *job, int32_t run, attention_figures *
   /* Where the ranks share processors, one that is done early leaves its share to the others. */
   if (job->ranks * job->config.workers > dt_build_processors()) gemm_s = rate > 0 ? flops / rate : 0;
   /* On a GPU the kernel's own time: there is no rate of a library beside it. */
-  f->limit_compute_s = job->cuda ? f->overlap.compute_alone_s : fmin(gemm_s, f->overlap.compute_alone_s);
+  f->limit_compute_s = job->gpus ? f->overlap.compute_alone_s : fmin(gemm_s, f->overlap.compute_alone_s);
   if (job->comm.link_bytes_per_s > 0) {
     f->limit_link_s = bytes / job->comm.link_bytes_per_s;
     f->limit_constants_s = 2 * job->comm.link_latency_s;

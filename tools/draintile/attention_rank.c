@@ -62,7 +62,7 @@ static int prepare(rank_run *run) {
   if (code == TOOL_OK) code = hold(run, job->input.v, config.kv_heads, 1, 2, &run->input.v);
   if (code) return code;
   status = dt_comm_create_shm(run->link->rank, job->ranks, rank_link_allgather, run->link, &job->comm, &run->comm);
-  if (!status && job->cuda) {
+  if (!status && job->gpus) {
     dt_comm *control = run->comm;
     run->comm = NULL;
     status = attention_device_open(job, control, &run->input, &run->comm, &run->device);
@@ -77,7 +77,7 @@ static int prepare(rank_run *run) {
 static dt_status attend(rank_run *run, const dt_attention_config *config, dt_attention_stats *stats, uint64_t *sent,
                         const void **output) {
   const attention_job *job = run->job;
-  if (job->cuda) {
+  if (job->gpus) {
     dt_status status = attention_device_forward(run->device, config, stats, output);
     return status ? status : attention_device_sent(job, run->link->rank, sent);
   }
@@ -116,7 +116,10 @@ static int forward(rank_run *run, int32_t index, int32_t repeat) {
 static int send_spans(rank_run *run, int32_t index) {
   const dt_span *spans = NULL;
   size_t count = 0;
-  if (!run->job->cuda) dt_attention_spans(run->attention, &spans, &count);
+  if (run->job->gpus)
+    attention_device_spans(run->device, &spans, &count);
+  else
+    dt_attention_spans(run->attention, &spans, &count);
   return rank_link_send(run->link, index, spans, count * sizeof(*spans));
 }
 
@@ -156,7 +159,7 @@ static int probe(rank_run *run) {
     pairs += (double)(visible > 0 ? visible : 0);
   }
   facts->flops = 4 * pairs * heads * config->head_dim;
-  if (job->cuda) {
+  if (job->gpus) {
     attention_device_describe(run->device, facts);
     return status ? rank_link_fail_status(run->link, status) : TOOL_OK;
   }

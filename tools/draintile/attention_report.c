@@ -20,13 +20,13 @@ static void print_head(const attention_job *job) {
          (long long)c->kv_tokens, c->kv_heads, c->head_dim, dt_dtype_name(c->dtype), c->causal ? ", causal" : "");
   if (c->text_tokens) printf(", %lld tokens of text %s", (long long)c->text_tokens, attention_text_names[c->text]);
   printf("\n");
-  if (!job->cuda) {
+  if (!job->gpus) {
     rank_report_machine(job->ranks, c->workers, c->consumers, &job->comm);
     return;
   }
   const attention_rank_facts *facts = &job->shared.facts[0];
-  printf("%d ranks on %d x %s\n", job->ranks, facts->gpus < job->ranks ? facts->gpus : job->ranks, facts->gpu);
-  if (facts->gpus < job->ranks) printf("ranks share GPUs: the times are of that, not of a machine with a GPU a rank\n");
+  printf("%d ranks on %d x %s\n", job->ranks, job->gpus < job->ranks ? job->gpus : job->ranks, facts->gpu);
+  if (job->gpus < job->ranks) printf("ranks share GPUs: the times are of that, not of a machine with a GPU a rank\n");
 }
 
 static void print_runs(const attention_job *job, const attention_figures *all) {
@@ -130,10 +130,10 @@ static json_t *setting_json(const attention_job *job) {
   const dt_attention_config *c = &job->config;
   json_t *setting = json_object();
   json_object_set_new(setting, "input", json_text(job->input.path));
-  json_object_set_new(setting, "device", json_string(job->cuda ? "cuda" : "cpu"));
-  if (job->cuda) {
+  json_object_set_new(setting, "device", json_string(job->gpus ? "cuda" : "cpu"));
+  if (job->gpus) {
     json_object_set_new(setting, "gpu", json_text(job->shared.facts[0].gpu));
-    json_object_set_new(setting, "gpus", json_integer(job->shared.facts[0].gpus));
+    json_object_set_new(setting, "gpus", json_integer(job->gpus));
   }
   json_object_set_new(setting, "ranks", json_integer(job->ranks));
   json_object_set_new(setting, "workers", json_integer(c->workers));
@@ -181,7 +181,7 @@ int attention_report(const attention_job *job) {
     print_head(job);
     print_runs(job, figures);
     print_alone(figures);
-    if (!job->cuda) print_busy(job);
+    if (!job->gpus) print_busy(job);
   }
   int code = json ? json_write(report_json(job, figures), json) : TOOL_OK;
   if (code == TOOL_OK && job->check) code = judge(job, figures);

@@ -57,18 +57,6 @@ static int read_config(attention_job *job) {
   return status ? log_status(DT_ERR_INPUT, NULL) : TOOL_OK;
 }
 
-/* What the GPU's operator cannot do. */
-static int check_device(const attention_job *job) {
-  const dt_attention_config *config = &job->config;
-  if (config->dtype == DT_DTYPE_F32)
-    return log_fail(TOOL_USAGE, "--device: cuda: %s is f32; allowed: bf16, f16", job->input.path);
-  if (config->head_dim != 64 && config->head_dim != 128 && config->head_dim != 256)
-    return log_fail(TOOL_USAGE, "--device: cuda: %s has head dim %d; allowed: 64, 128, 256", job->input.path,
-                    config->head_dim);
-  if (job->ranks > 8) return log_fail(TOOL_USAGE, "--ranks: %d; allowed: 1 to 8 with --device cuda", job->ranks);
-  return TOOL_OK;
-}
-
 static void read_schedules(attention_job *job) {
   const arg_value *list = args_list(job->args, "schedule");
   job->schedules[0] = DT_ATTENTION_SERIAL;
@@ -133,8 +121,8 @@ static int finish(attention_job *job) {
                             .names = names,
                             .run_count = job->run_count,
                             .ranks = job->ranks,
-                            .workers = job->config.workers,
-                            .consumers = job->config.consumers};
+                            .workers = job->gpus ? 1 : job->config.workers,
+                            .consumers = job->gpus ? 1 : job->config.consumers};
   int code = rank_output_commit(&job->writer, attention_report(job));
   return rank_trace_write(&trace, args_text(job->args, "trace"), code);
 }
@@ -142,13 +130,13 @@ static int finish(attention_job *job) {
 static int run_job(attention_job *job) {
   const tool_args *args = job->args;
   dt_attention_config_init(&job->config);
-  job->cuda = args_choice(args, "device") == 1;
-  int code = job->cuda ? attention_device_check(args) : TOOL_OK;
-  if (code == TOOL_OK) code = rank_options_outputs(args);
+  const int cuda = args_choice(args, "device") == 1;
+  int code = rank_options_outputs(args);
   if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
   if (code == TOOL_OK) code = attention_input_open(args_text(args, "input"), &job->input, &job->config);
   if (code == TOOL_OK) code = read_config(job);
-  if (code == TOOL_OK && job->cuda) code = check_device(job);
+  if (code == TOOL_OK && cuda) code = attention_device_check(job);
+  if (code == TOOL_OK && cuda) code = attention_device_find(job);
   if (code) return code;
   read_schedules(job);
   code = share_memory(job);
