@@ -13,7 +13,7 @@ dt_status dt_combine_make_recorder(dt_combine *c) {
   const int32_t clusters = c->sms / DT_TILE_CLUSTER;
   const int64_t columns = (c->config.n + DT_TILE_N - 1) / DT_TILE_N;
   const int64_t tasks = (int64_t)dt_combine_bands_max(&c->config) * ((columns + 1) / 2);
-  return dt_recorder_create(clusters * DT_TILE_CLUSTER, (uint32_t)(256 + 8 * (tasks / clusters + 1)), &c->recorder);
+  return dt_recorder_create(clusters * DT_TILE_CLUSTER, (uint32_t)(256 + 4 * (tasks / clusters + 1)), &c->recorder);
 }
 
 void dt_combine_free_recorder(dt_combine *c) {
@@ -45,18 +45,19 @@ static dt_status read_tables(const dt_combine *c, cudaStream_t stream, tables *t
 }
 
 /* A tile's part of a warpgroup: 0 if it has none. */
-static int describe(const dt_combine *c, const tables *t, int32_t cta, int32_t group, const dt_stamp *stamp,
-                    dt_span *span) {
-  if (stamp->task >= t->header.count) return 0;
-  const dt_tile_task *task = &t->tasks[stamp->task];
-  const int32_t half = cta % DT_TILE_CLUSTER, rows = task->rows[half] - 64 * group;
-  const int64_t first = (int64_t)task->column[half] * (DT_TILE_N / 2), left = c->config.n - first;
-  const int64_t wide = task->flags & DT_TILE_NARROW ? DT_TILE_N / 2 : DT_TILE_N, columns = left < wide ? left : wide;
-  if (rows <= 0 || left <= 0) return 0;
-  span->index = stamp->band;
+static int describe(const dt_combine *c, const dt_tile_task *task, int32_t half, int32_t group, dt_span *span) {
+  const int32_t rows = task->rows[half] - 64 * group;
+  if (rows <= 0 || (int64_t)task->column[half] * (DT_TILE_N / 2) >= c->config.n) return 0;
   span->column = task->column[half] / 2;
   span->rows = rows < 64 ? rows : 64;
-  if (stamp->kind != DT_STAMP_STORE) return 1;
+  return 1;
+}
+
+/* Of a tile's stores: what of its rows leaves the rank. */
+static void note_owners(const dt_combine *c, const tables *t, const dt_tile_task *task, int32_t half, int32_t group,
+                        dt_span *span) {
+  const int64_t left = c->config.n - (int64_t)task->column[half] * (DT_TILE_N / 2);
+  const int64_t wide = task->flags & DT_TILE_NARROW ? DT_TILE_N / 2 : DT_TILE_N;
   int32_t sent = 0, peer = -1, several = 0;
   for (int32_t i = 0; i < span->rows; i++) {
     const int32_t owner = (int32_t)(t->targets[task->row[half] + 64 * group + i] >> 32);
@@ -65,24 +66,30 @@ static int describe(const dt_combine *c, const tables *t, int32_t cta, int32_t g
     peer = owner;
     sent++;
   }
-  span->bytes = 2 * sent * columns;
+  span->bytes = 2 * sent * (left < wide ? left : wide);
   span->peer = sent < span->rows || several ? -1 : peer;
-  return 1;
 }
 
 static void add_role(dt_combine *c, const tables *t, int32_t cta, int32_t group) {
   const dt_recorder *r = c->recorder;
+  const int32_t sm = (int32_t)r->cta[cta].sm, half = cta % DT_TILE_CLUSTER;
   uint32_t count;
   const dt_stamp *stamps = dt_recorder_role(r, cta, DT_STAMP_CONSUMER + group, &count);
   for (uint32_t i = 0; i < count; i++) {
-    const int store = stamps[i].kind == DT_STAMP_STORE;
-    dt_span span = {.kind = store ? DT_SPAN_STORE : DT_SPAN_L2,
-                    .track =
-                        dt_device_track((int32_t)r->cta[cta].sm, (store ? DT_ROLE_STORES : DT_ROLE_CONSUMER) + group),
-                    .begin_ns = dt_recorder_ns(r, cta, stamps[i].begin),
-                    .end_ns = dt_recorder_ns(r, cta, stamps[i].end),
-                    .peer = -1};
-    if (describe(c, t, cta, group, &stamps[i], &span)) c->spans[c->span_count++] = span;
+    const dt_stamp *x = &stamps[i];
+    dt_span span = {
+        .kind = DT_SPAN_L2, .track = dt_device_track(sm, DT_ROLE_CONSUMER + group), .index = x->band, .peer = -1};
+    if (x->task >= t->header.count || !describe(c, &t->tasks[x->task], half, group, &span)) continue;
+    span.begin_ns = dt_recorder_ns(r, cta, x->begin);
+    span.end_ns = dt_recorder_ns(r, cta, x->end);
+    c->spans[c->span_count++] = span;
+    if (!x->stores) continue;
+    span.kind = DT_SPAN_STORE;
+    span.track = dt_device_track(sm, DT_ROLE_STORES + group);
+    span.begin_ns = dt_recorder_ns(r, cta, x->first);
+    span.end_ns = dt_recorder_ns(r, cta, x->done);
+    note_owners(c, t, &t->tasks[x->task], half, group, &span);
+    c->spans[c->span_count++] = span;
   }
 }
 
@@ -92,7 +99,7 @@ dt_status dt_combine_spans(dt_combine *c, void *stream, const dt_span **spans, s
   dt_status status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
   if (!status) status = dt_recorder_read(c->recorder, stream);
   if (!status) status = read_tables(c, stream, &t);
-  const size_t capacity = (size_t)c->recorder->ctas * DT_STAMP_ROLES * c->recorder->kept;
+  const size_t capacity = (size_t)c->recorder->ctas * 2 * 2 * c->recorder->kept; /* warpgroups; a tile and its stores */
   free(c->spans);
   c->spans = status ? NULL : malloc((capacity + 1) * sizeof *c->spans);
   c->span_count = 0;

@@ -58,7 +58,7 @@ DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer, uint32_t shared) {
     taken = __shfl_sync(0xffffffffu, taken, 0);
     if (taken >= pieces) return;
     const dt_layer_piece *piece = layer.pieces + taken;
-    dt_stamp_piece(shared, taken, piece->band);
+    dt_stamp_piece(shared, taken, piece->band, piece->rows);
     const int32_t rows = piece->rows, from = piece->from;
     uint8_t *to = layer.rows_of[piece->peer] + (int64_t)piece->to * layer.gemm.row_bytes;
     for (int32_t i = 0; i < rows; i++, to += layer.gemm.row_bytes) {
@@ -77,7 +77,7 @@ DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer, uint32_t shared) {
     dt_fence_async_global(); /* the reader loads the rows through the copy engine */
     __syncwarp();
     if (lane == 0) dt_dispatch_done(layer, piece->peer, piece->band, (uint32_t)rows);
-    dt_stamp_end(shared, DT_STAMP_PIECE, (uint32_t)rows);
+    dt_stamp_end(shared);
   }
 }
 

@@ -14,9 +14,9 @@ dt_status dt_cuda_moe_make_recorder(dt_cuda_moe *m) {
   const dt_moe_plan *p = &m->plan;
   const int32_t clusters = m->sms / DT_TILE_CLUSTER;
   const int64_t tasks = (int64_t)p->bands_max * ((p->columns_1 + 1) / 2 + (p->columns_2 + 1) / 2);
-  /* A consumer writes two a task. Tickets go to whoever is free, so a cluster may have more than its share; four times
-   * as many would take four times as long. */
-  const int64_t capacity = 256 + 8 * (tasks / clusters + 1);
+  /* Tickets go to whoever is free, so a cluster may have more than its share; four times as many would take four times
+   * as long. */
+  const int64_t capacity = 256 + 4 * (tasks / clusters + 1);
   const dt_status status = dt_recorder_create(clusters * DT_TILE_CLUSTER, (uint32_t)capacity, &m->recorder);
   if (!status) m->memory_bytes += m->recorder->device_bytes;
   return status;
@@ -75,7 +75,7 @@ static dt_status make_room(dt_cuda_moe *m) {
       dt_recorder_role(m->recorder, c, role, &count);
       records += count;
     }
-  const size_t capacity = 2 * records + DT_MARKS; /* a tile, and its wait */
+  const size_t capacity = 3 * records + DT_MARKS; /* a tile, its wait and its stores */
   m->span_count = 0;
   if (capacity <= m->span_capacity) return DT_OK;
   free(m->spans);
@@ -141,9 +141,20 @@ static int describe(const dt_cuda_moe *m, const dt_span_tables *t, int32_t cta, 
   span->rows = task->rows[half] - 64 * group;
   if (role <= DT_STAMP_CONSUMER + 1 && span->rows > 64) span->rows = 64;
   if (span->rows <= 0 || span->column >= (*phase == DT_TASK_L1 ? m->plan.columns_1 : m->plan.columns_2)) return 0;
-  if (stamp->kind == DT_STAMP_STORE && *phase == DT_TASK_L2)
-    note_owners(m, t, (int64_t)task->row[half] + 64 * group, span);
   return 1;
+}
+
+/* A warpgroup's tile, described, and its stores. */
+static void add_tile(dt_cuda_moe *m, const dt_span_tables *t, int32_t cta, int32_t group, const dt_stamp *stamp,
+                     dt_span *span, int phase) {
+  const dt_recorder *r = m->recorder;
+  const uint64_t begin = dt_recorder_ns(r, cta, stamp->begin), middle = dt_recorder_ns(r, cta, stamp->middle);
+  add(m, span, phase == DT_TASK_L1 ? DT_SPAN_L1 : DT_SPAN_L2, begin, dt_recorder_ns(r, cta, stamp->end));
+  if (middle > begin + SHOWN_NS) add(m, span, DT_SPAN_STALL, begin, middle);
+  if (phase == DT_TASK_L1 || !stamp->stores) return;
+  span->track += DT_ROLE_STORES - DT_ROLE_CONSUMER;
+  note_owners(m, t, (int64_t)t->tasks[stamp->task].row[cta % DT_TILE_CLUSTER] + 64 * group, span);
+  add(m, span, DT_SPAN_STORE, dt_recorder_ns(r, cta, stamp->first), dt_recorder_ns(r, cta, stamp->done));
 }
 
 static void add_piece(dt_cuda_moe *m, const dt_span_tables *t, const dt_stamp *stamp, dt_span *span, uint64_t begin,
@@ -177,22 +188,12 @@ static void add_record(dt_cuda_moe *m, const dt_span_tables *t, int32_t cta, int
   int phase;
   if (!describe(m, t, cta, role, stamp, &span, &phase)) return;
   const uint64_t middle = dt_recorder_ns(r, cta, stamp->middle);
-  switch (stamp->kind) {
-  case DT_STAMP_TILE:
-    add(m, &span, phase == DT_TASK_L1 ? DT_SPAN_L1 : DT_SPAN_L2, begin, end);
-    if (middle > begin + SHOWN_NS) add(m, &span, DT_SPAN_STALL, begin, middle);
-    break;
-  case DT_STAMP_STORE:
-    span.track = dt_device_track(sm, DT_ROLE_STORES + role);
-    if (phase == DT_TASK_L2) add(m, &span, DT_SPAN_STORE, begin, end);
-    break;
-  case DT_STAMP_LOAD:
-    if (middle > begin + SHOWN_NS) add(m, &span, DT_SPAN_WAIT, begin, middle);
-    break;
-  case DT_STAMP_PUBLISH:
-    if (phase == DT_TASK_L1) add(m, &span, DT_SPAN_PUBLISH, begin, end);
-    break;
-  }
+  if (stamp->kind == DT_STAMP_TILE)
+    add_tile(m, t, cta, role - DT_STAMP_CONSUMER, stamp, &span, phase);
+  else if (stamp->kind == DT_STAMP_LOAD && middle > begin + SHOWN_NS)
+    add(m, &span, DT_SPAN_WAIT, begin, middle);
+  else if (stamp->kind == DT_STAMP_PUBLISH && phase == DT_TASK_L1)
+    add(m, &span, DT_SPAN_PUBLISH, begin, end);
 }
 
 dt_status dt_cuda_moe_spans(dt_cuda_moe *m, void *stream, const dt_span **spans, size_t *count, uint64_t *lost) {

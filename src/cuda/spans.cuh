@@ -13,22 +13,22 @@
 
 static_assert(DT_SHAPE_PHASE == 1 << 9, "dt_stamp_is_l1 of recorder.h");
 
-/* What a role has under way: words, by byte offset. */
+/* What a role has under way: by byte offset, each vector aligned to its size. */
 enum {
-  DT_STAMP_RECORDS = 0, /* 8 bytes: where its first record goes */
-  DT_STAMP_CAPACITY = 8,
-  DT_STAMP_COUNT = 12,
-  DT_STAMP_NEXT = 16, /* ticket and band of the task read last */
-  DT_STAMP_NOW = 24,  /* of the task under way */
-  DT_STAMP_BEGIN = 32,
-  DT_STAMP_MIDDLE = 36,
-  DT_STAMP_WAIT = 40, /* when the wait under way began */
-  DT_STAMP_INSIDE = 44,
-  DT_STAMP_SENT = 48,       /* ticket, band and shape of the tile being stored */
-  DT_STAMP_SEND_BEGIN = 60, /* 0: nothing sent yet */
-  DT_STAMP_SEND_MIDDLE = 64,
-  DT_STAMP_SEND_INSIDE = 68,
-  DT_STAMP_STEP = 72 /* when the step under way began */
+  DT_STAMP_NOW = 0,    /* the record of the task under way */
+  DT_STAMP_ENDED = 48, /* the record of a tile that is being stored */
+  DT_STAMP_NEXT = 96,  /* 8 bytes, of the task read last: ticket, band */
+  DT_STAMP_RECORDS = 104, /* 8 bytes: where the next record goes */
+  DT_STAMP_CAPACITY = 112,
+  DT_STAMP_COUNT = 116,
+  /* of a record */
+  DT_STAMP_BEGIN = 16,
+  DT_STAMP_MIDDLE = 20,
+  DT_STAMP_END = 24,
+  DT_STAMP_STORES = 28,
+  DT_STAMP_FIRST = 32,
+  DT_STAMP_ISSUED = 36,
+  DT_STAMP_DONE = 40
 };
 
 DT_DEVICE uint32_t dt_clock() {
@@ -61,15 +61,28 @@ DT_DEVICE uint32_t dt_stamp_state(uint32_t shared) {
   return shared + DT_SHARED_STAMPS + DT_STAMP_STATE * (thread < 256 ? thread / 128 : thread / 32 - 6);
 }
 
-DT_DEVICE void dt_stamp_write(uint32_t state, uint4 what, uint4 times) {
+DT_DEVICE void dt_store_shared_2(uint32_t address, uint32_t a, uint32_t b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+}
+DT_DEVICE uint2 dt_load_shared_2(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+DT_DEVICE void dt_store_shared_4(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+/* Writes a record, 16 bytes at a time: the consumers have few registers left. */
+DT_DEVICE void dt_stamp_write(uint32_t state, uint32_t record) {
   const uint32_t count = dt_load_shared_word(state + DT_STAMP_COUNT);
   dt_store_shared_word(state + DT_STAMP_COUNT, count + 1);
   if (count >= dt_load_shared_word(state + DT_STAMP_CAPACITY)) return;
-  const uint64_t records = (uint64_t)dt_load_shared_word(state + DT_STAMP_RECORDS + 4) << 32 |
-                           dt_load_shared_word(state + DT_STAMP_RECORDS);
-  uint8_t *to = (uint8_t *)records + (uint64_t)count * sizeof(dt_stamp);
-  dt_store_global(to, what);
-  dt_store_global(to + 16, times);
+  const uint2 records = dt_load_shared_2(state + DT_STAMP_RECORDS);
+  uint8_t *to = (uint8_t *)((uint64_t)records.y << 32 | records.x) + (uint64_t)count * sizeof(dt_stamp);
+#pragma unroll
+  for (uint32_t i = 0; i < sizeof(dt_stamp); i += 16) dt_store_global(to + i, dt_load_shared(record + i));
 }
 
 /* Before and behind the roles of a CTA. open: one thread, before a barrier of the CTA. close: one thread, behind one. */
@@ -103,113 +116,82 @@ DT_DEVICE void dt_stamps_close(const dt_stamps &stamps, uint32_t shared) {
 DT_DEVICE void dt_stamp_task(uint32_t shared, uint4 second, uint32_t cta_rank) {
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;
-  dt_store_shared_word(state + DT_STAMP_NEXT, second.z);
-  dt_store_shared_word(state + DT_STAMP_NEXT + 4, second.w + (second.y & DT_TILE_SHARES_ROWS ? 0 : cta_rank));
+  dt_store_shared_2(state + DT_STAMP_NEXT, second.z, second.w + (second.y & DT_TILE_SHARES_ROWS ? 0 : cta_rank));
 }
 /* The task read last begins. */
-DT_DEVICE void dt_stamp_begin(uint32_t shared) {
+DT_DEVICE void dt_stamp_begin(uint32_t shared, uint32_t kind, uint32_t shape) {
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;
-  dt_store_shared_word(state + DT_STAMP_NOW, dt_load_shared_word(state + DT_STAMP_NEXT));
-  dt_store_shared_word(state + DT_STAMP_NOW + 4, dt_load_shared_word(state + DT_STAMP_NEXT + 4));
-  dt_store_shared_word(state + DT_STAMP_INSIDE, 0);
-  dt_store_shared_word(state + DT_STAMP_BEGIN, dt_clock());
+  const uint2 next = dt_load_shared_2(state + DT_STAMP_NEXT);
+  dt_store_shared_4(state + DT_STAMP_NOW, make_uint4(kind, next.x, next.y, shape));
+  dt_store_shared_word(state + DT_STAMP_NOW + DT_STAMP_BEGIN, dt_clock());
 }
 /* What comes first is there. */
 DT_DEVICE void dt_stamp_middle(uint32_t shared) {
   const uint32_t state = dt_stamp_state(shared);
-  if (state != 0) dt_store_shared_word(state + DT_STAMP_MIDDLE, dt_clock());
+  if (state != 0) dt_store_shared_word(state + DT_STAMP_NOW + DT_STAMP_MIDDLE, dt_clock());
 }
-/* Around a wait inside a task. The consumers' first is what a tile begins with. */
-DT_DEVICE void dt_stamp_wait(uint32_t shared) {
-  const uint32_t state = dt_stamp_state(shared);
-  if (state != 0) dt_store_shared_word(state + DT_STAMP_WAIT, dt_clock());
+/* The same, of a consumer at a stage; first: of the tile. */
+DT_DEVICE void dt_stamp_operands(uint32_t shared, bool first) {
+  if (first) dt_stamp_middle(shared);
 }
-DT_DEVICE void dt_stamp_waited(uint32_t shared, bool first) {
-  const uint32_t state = dt_stamp_state(shared);
-  if (state == 0) return;
-  const uint32_t now = dt_clock();
-  if (first)
-    dt_store_shared_word(state + DT_STAMP_MIDDLE, now);
-  else
-    dt_store_shared_word(state + DT_STAMP_INSIDE, dt_load_shared_word(state + DT_STAMP_INSIDE) + now -
-                                                      dt_load_shared_word(state + DT_STAMP_WAIT));
-}
-/* The task ends. */
-DT_DEVICE void dt_stamp_end(uint32_t shared, uint32_t kind, uint32_t shape) {
+/* A task of any role but the consumers ends. */
+DT_DEVICE void dt_stamp_end(uint32_t shared) {
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;
-  const uint32_t now = dt_clock();
-  const uint32_t task = dt_load_shared_word(state + DT_STAMP_NOW), band = dt_load_shared_word(state + DT_STAMP_NOW + 4);
-  dt_stamp_write(state, make_uint4(kind, task, band, shape),
-                 make_uint4(dt_load_shared_word(state + DT_STAMP_BEGIN), dt_load_shared_word(state + DT_STAMP_MIDDLE),
-                            now, dt_load_shared_word(state + DT_STAMP_INSIDE)));
-  if (kind != DT_STAMP_TILE) return;
-  dt_store_shared_word(state + DT_STAMP_SENT, task);
-  dt_store_shared_word(state + DT_STAMP_SENT + 4, band);
-  dt_store_shared_word(state + DT_STAMP_SENT + 8, shape);
-  dt_store_shared_word(state + DT_STAMP_SEND_BEGIN, 0);
-  dt_store_shared_word(state + DT_STAMP_SEND_INSIDE, 0);
+  dt_store_shared_word(state + DT_STAMP_NOW + DT_STAMP_END, dt_clock());
+  dt_stamp_write(state, state + DT_STAMP_NOW);
 }
 /* A piece of the dispatch begins. */
-DT_DEVICE void dt_stamp_piece(uint32_t shared, uint32_t piece, int32_t band) {
+DT_DEVICE void dt_stamp_piece(uint32_t shared, uint32_t piece, int32_t band, int32_t rows) {
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;
-  dt_store_shared_word(state + DT_STAMP_NEXT, piece);
-  dt_store_shared_word(state + DT_STAMP_NEXT + 4, (uint32_t)band);
-  dt_stamp_begin(shared);
-  dt_stamp_middle(shared);
+  dt_store_shared_4(state + DT_STAMP_NOW, make_uint4(DT_STAMP_PIECE, piece, (uint32_t)band, (uint32_t)rows));
+  dt_store_shared_word(state + DT_STAMP_NOW + DT_STAMP_BEGIN, dt_clock());
 }
 
-/* Around one step of a tile's stores, and when all of them are done. sends: it stores to memory. */
-DT_DEVICE void dt_stamp_step(uint32_t shared, bool sends) {
+/* A consumer's tile: its last multiplication is done. What is written of it waits for dt_stamp_stored, which comes while
+ * the next tile is multiplied. */
+DT_DEVICE void dt_stamp_multiplied(uint32_t shared) {
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;
-  const uint32_t now = dt_clock();
-  dt_store_shared_word(state + DT_STAMP_STEP, now);
-  if (sends && dt_load_shared_word(state + DT_STAMP_SEND_BEGIN) == 0)
-    dt_store_shared_word(state + DT_STAMP_SEND_BEGIN, now | 1);
+  dt_store_shared_word(state + DT_STAMP_NOW + DT_STAMP_END, dt_clock());
+  dt_store_shared_4(state + DT_STAMP_ENDED, dt_load_shared(state + DT_STAMP_NOW));
+  dt_store_shared_4(state + DT_STAMP_ENDED + 16, dt_load_shared(state + DT_STAMP_NOW + 16));
 }
-DT_DEVICE void dt_stamp_stepped(uint32_t shared) {
+/* Its first store comes next; its last one is issued. */
+DT_DEVICE void dt_stamp_send(uint32_t shared, bool first) {
+  if (!first) return;
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;
-  const uint32_t now = dt_clock();
-  dt_store_shared_word(state + DT_STAMP_SEND_MIDDLE, now);
-  dt_store_shared_word(state + DT_STAMP_SEND_INSIDE, dt_load_shared_word(state + DT_STAMP_SEND_INSIDE) + now -
-                                                         dt_load_shared_word(state + DT_STAMP_STEP));
+  dt_store_shared_word(state + DT_STAMP_ENDED + DT_STAMP_FIRST, dt_clock());
+  dt_store_shared_word(state + DT_STAMP_ENDED + DT_STAMP_STORES, 1);
 }
-/* The first thread of a warp alone. waited: it knows that all are done; else it waits for them here. */
+DT_DEVICE void dt_stamp_sent(uint32_t shared, bool last) {
+  if (!last) return;
+  const uint32_t state = dt_stamp_state(shared);
+  if (state != 0) dt_store_shared_word(state + DT_STAMP_ENDED + DT_STAMP_ISSUED, dt_clock());
+}
+/* The warpgroup is through with it. waited: it knows that its stores are done; else it waits for them here. */
 DT_DEVICE void dt_stamp_stored(uint32_t shared, bool waited) {
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;
-  const uint32_t begin = dt_load_shared_word(state + DT_STAMP_SEND_BEGIN);
-  if (begin == 0) return;
-  if (!waited) {
-    dt_store_shared_word(state + DT_STAMP_STEP, dt_clock());
-    dt_bulk_wait_all();
-  }
-  const uint32_t end = dt_clock();
-  const uint32_t inside = dt_load_shared_word(state + DT_STAMP_SEND_INSIDE) + end -
-                          dt_load_shared_word(state + DT_STAMP_STEP);
-  dt_store_shared_word(state + DT_STAMP_SEND_BEGIN, 0);
-  dt_stamp_write(state,
-                 make_uint4(DT_STAMP_STORE, dt_load_shared_word(state + DT_STAMP_SENT),
-                            dt_load_shared_word(state + DT_STAMP_SENT + 4),
-                            dt_load_shared_word(state + DT_STAMP_SENT + 8)),
-                 make_uint4(begin, dt_load_shared_word(state + DT_STAMP_SEND_MIDDLE), end, inside));
+  if (!waited) dt_bulk_wait_all();
+  dt_store_shared_word(state + DT_STAMP_ENDED + DT_STAMP_DONE, dt_clock());
+  dt_stamp_write(state, state + DT_STAMP_ENDED);
 }
 
 #else
 
 DT_DEVICE void dt_stamp_task(uint32_t, uint4, uint32_t) {}
-DT_DEVICE void dt_stamp_begin(uint32_t) {}
+DT_DEVICE void dt_stamp_begin(uint32_t, uint32_t, uint32_t) {}
 DT_DEVICE void dt_stamp_middle(uint32_t) {}
-DT_DEVICE void dt_stamp_wait(uint32_t) {}
-DT_DEVICE void dt_stamp_waited(uint32_t, bool) {}
-DT_DEVICE void dt_stamp_end(uint32_t, uint32_t, uint32_t) {}
-DT_DEVICE void dt_stamp_piece(uint32_t, uint32_t, int32_t) {}
-DT_DEVICE void dt_stamp_step(uint32_t, bool) {}
-DT_DEVICE void dt_stamp_stepped(uint32_t) {}
+DT_DEVICE void dt_stamp_operands(uint32_t, bool) {}
+DT_DEVICE void dt_stamp_end(uint32_t) {}
+DT_DEVICE void dt_stamp_piece(uint32_t, uint32_t, int32_t, int32_t) {}
+DT_DEVICE void dt_stamp_multiplied(uint32_t) {}
+DT_DEVICE void dt_stamp_send(uint32_t, bool) {}
+DT_DEVICE void dt_stamp_sent(uint32_t, bool) {}
 DT_DEVICE void dt_stamp_stored(uint32_t, bool) {}
 
 #endif

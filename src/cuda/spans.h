@@ -23,30 +23,30 @@ typedef enum dt_stamp_role {
 } dt_stamp_role;
 
 typedef enum dt_stamp_kind {
-  DT_STAMP_TILE = 1,    /* main loop; middle: the first operands were there; inside: waits for operands after that */
-  DT_STAMP_STORE = 2,   /* from the first store to when all are done; middle: all issued; inside: cycles in steps and
-                           the wait for the end, of which the rest is the next tile's multiplications */
-  DT_STAMP_LOAD = 3,    /* a tile's loads; middle: its rows or act are there */
-  DT_STAMP_PUBLISH = 4, /* fence and add, behind the wait for a tile's stores */
-  DT_STAMP_PIECE = 5,   /* a piece of the dispatch */
-  DT_STAMP_PASS = 6     /* once a CTA: the rows of other ranks published, behind the last tile */
+  DT_STAMP_TILE = 1,    /* a warpgroup's main loop; middle: the first operands were there; and its stores */
+  DT_STAMP_LOAD = 2,    /* a tile's loads; middle: its rows or act are there */
+  DT_STAMP_PUBLISH = 3, /* fence and add, behind the wait for a tile's stores */
+  DT_STAMP_PIECE = 4,   /* a piece of the dispatch */
+  DT_STAMP_PASS = 5     /* once a CTA: the rows of other ranks published, behind the last tile */
 } dt_stamp_kind;
-
-/* In shared memory, only in the instances that write stamps. */
-enum { DT_STAMP_STATE = 80 };
-#ifdef DT_STAMPED
-enum { DT_STAMP_BYTES = DT_STAMP_ROLES * DT_STAMP_STATE };
-#else
-enum { DT_STAMP_BYTES = 0 };
-#endif
 
 /* Times are the lower half of the multiprocessor's cycle counter: launches are shorter than its 2 s. */
 typedef struct dt_stamp {
   uint32_t kind, task; /* task: the ticket, or the piece */
   int32_t band;        /* -1: none */
   uint32_t shape;      /* of dt_tile; a piece's rows */
-  uint32_t begin, middle, end, inside;
+  uint32_t begin, middle, end;
+  uint32_t stores;                    /* of a tile, 1: it has */
+  uint32_t first, issued, done, fill; /* the first store; the last one issued; all known to be done */
 } dt_stamp;
+
+/* In shared memory, only in the instances that write stamps. */
+enum { DT_STAMP_STATE = 128 };
+#ifdef DT_STAMPED
+enum { DT_STAMP_BYTES = DT_STAMP_ROLES * DT_STAMP_STATE };
+#else
+enum { DT_STAMP_BYTES = 0 };
+#endif
 
 /* A CTA's clock, read with the device's timer when it starts and when it ends, and how many records each role made:
  * those beyond the capacity are lost. */

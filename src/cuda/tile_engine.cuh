@@ -117,7 +117,7 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
   const uint32_t lane = threadIdx.x % 32, step = pending.step;
   const bool act = Layer && (pending.column & 1);
   const bool sends = act ? step == 2 || step == 4 : step > 0;
-  dt_stamp_step(shared, sends);
+  dt_stamp_send(shared, step == (act ? 2u : 1u));
   if (sends) {
     const uint32_t chunk = act ? step / 2 - 1 : step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
     if ((int64_t)pending.to < 0) {
@@ -173,7 +173,7 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
   }
   /* A narrow tile has two slabs' columns: what the third step put into the other slab stays there. */
   pending.step = !Layer && step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
-  dt_stamp_stepped(shared);
+  dt_stamp_sent(shared, step + 1 == DT_STORE_STEPS);
 }
 
 /* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
@@ -187,7 +187,7 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
     const dt_tile tile = dt_tile_of<Layer>(first, second, rank);
     if (tile.expert < 0) return;
     dt_stamp_task(shared, second, rank);
-    dt_stamp_begin(shared);
+    dt_stamp_begin(shared, DT_STAMP_LOAD, tile.shape);
     if (sequence > 0 && second.z <= last) dt_give_up<Layer>(gemm, shared, DT_TILE_ERROR_SEQUENCE);
     last = second.z;
     const uint32_t phase = dt_tile_phase<Layer>(tile.shape);
@@ -237,7 +237,7 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
           dt_tensor_multicast_3d(b_2, b_map_2, x, column_2, tile.expert, full, 3);
       }
     }
-    dt_stamp_end(shared, DT_STAMP_LOAD, tile.shape);
+    dt_stamp_end(shared);
   }
 }
 
@@ -291,11 +291,11 @@ DT_DEVICE void dt_release_tiles(const dt_tile_gemm &gemm, uint32_t shared, uint3
     if (!dt_wait<false>(gemm, shared, dt_tile_done(shared, sequence), sequence / DT_DONES & 1, DT_TILE_ERROR_DONE))
       return;
     dt_stamp_task(shared, second, rank);
-    dt_stamp_begin(shared);
+    dt_stamp_begin(shared, DT_STAMP_PUBLISH, tile.shape);
     const uint32_t band = second.w + (tile.shares_rows ? 0 : rank);
     if (dt_tile_column<false>(tile.shape) < gemm.columns)
       dt_release_add(gemm.ready + band, (uint32_t)dt_tile_rows(tile.shape) << (tile.shape & DT_SHAPE_NARROW ? 0 : 1));
-    dt_stamp_end(shared, DT_STAMP_PUBLISH, tile.shape);
+    dt_stamp_end(shared);
   }
 }
 /* The same for a layer. Rows of other ranks are published once, when this CTA has passed the last of them. */
@@ -309,19 +309,19 @@ DT_DEVICE void dt_release_tasks(const dt_tile_layer &layer, uint32_t shared, uin
     const dt_tile tile = dt_tile_of<true>(first, second, rank);
     dt_stamp_task(shared, second, rank);
     if (tile.expert < 0) {
-      dt_stamp_begin(shared);
+      dt_stamp_begin(shared, DT_STAMP_PASS, 0);
       /* Whoever draws the first ticket behind the tiles counts one more, so that somebody is last even without any. */
       dt_publish_sent(layer, share + (second.z == count && rank == 0 ? 1 : 0));
-      dt_stamp_end(shared, DT_STAMP_PASS, 0);
+      dt_stamp_end(shared);
       return;
     }
     if (!dt_wait<true>(layer.gemm, shared, dt_tile_done(shared, sequence), sequence / DT_DONES & 1,
                        DT_TILE_ERROR_DONE))
       return;
-    dt_stamp_begin(shared);
+    dt_stamp_begin(shared, DT_STAMP_PUBLISH, tile.shape);
     if (dt_tile_phase<true>(tile.shape) == DT_TASK_L2) share++;
     dt_release_tile(layer, (int32_t)second.w, tile, rank);
-    dt_stamp_end(shared, DT_STAMP_PUBLISH, tile.shape);
+    dt_stamp_end(shared);
   }
 }
 
@@ -330,7 +330,6 @@ template <bool Layer> DT_DEVICE void dt_tile_stored(const dt_tile_gemm &gemm, ui
   if (!Layer && gemm.ready == NULL) return dt_stamp_stored(shared, false);
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
-    dt_stamp_step(shared, false);
     dt_bulk_wait_all();
     dt_stamp_stored(shared, true);
     dt_barrier_arrive(dt_tile_done(shared, sequence));
@@ -397,13 +396,12 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
       (uint32_t)(Layer && phase == DT_TASK_L1 ? dt_layer_of(gemm).l1_k_blocks : gemm.k_blocks);
   const int32_t slab_row = (int32_t)(16 * c.warp); /* of the tile: where this warp's 16 rows start */
   float d[128];
-  dt_stamp_begin(shared);
+  dt_stamp_begin(shared, DT_STAMP_TILE, shape);
   for (uint32_t k = 0; k < k_blocks; k++, c.step++) {
     const uint32_t stage = c.step % DT_STAGES;
     const bool hold = Layer && k == 0 && dt_must_store_first(c);
-    dt_stamp_wait(shared);
     if (!hold) dt_wait<Layer>(gemm, shared, dt_stage_full(shared, stage), c.step / DT_STAGES & 1, DT_TILE_ERROR_FULL);
-    dt_stamp_waited(shared, k == 0);
+    dt_stamp_operands(shared, k == 0);
     if (!hold && dt_tile_rows(shape) > (int32_t)(64 * group)) {
       const uint32_t a = a0 + stage * (DT_STAGE_BYTES / 16), b = b0 + stage * (DT_STAGE_BYTES / 16);
       dt_mma_fence();
@@ -441,7 +439,7 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
   dt_mma_wait<0>();
   dt_mma_settle(d);
   dt_stage_release(shared, (c.step - 1) % DT_STAGES);
-  dt_stamp_end(shared, DT_STAMP_TILE, shape);
+  dt_stamp_multiplied(shared);
   if constexpr (Layer)
     if (dt_layer_of(gemm).biases) dt_add_bias(dt_layer_of(gemm), d, phase, (int32_t)(shape >> DT_SHAPE_EXPERT_SHIFT), column);
 #pragma unroll

@@ -24,6 +24,11 @@ load common
   run -2 "$DRAINTILE" bench
 }
 
+@test "bench combine: --timestamps needs the link's rate and capacity" {
+  run -2 --separate-stderr "$DRAINTILE" bench combine --timestamps
+  [[ $stderr == *"--timestamps: "*"allowed: with --platform"* ]]
+}
+
 @test "bench combine: lists of settings are predicted without a GPU" {
   local platform="$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json"
   run -2 "$DRAINTILE" bench combine --rows 16384,1
