@@ -2,13 +2,14 @@
  * wait, and how many multiprocessors store at once, with the rows at other ranks and, as a control, the same tiles in
  * the same order with all rows in local memory. From in-kernel timestamps.
  *
- *   bench_stores FILE.json [--ranks N] [--repeat N] [--rate BYTES_PER_S --capacity BYTES] [--shape NAME]
+ *   bench_stores FILE.json [--ranks N] [--repeat N] [--platform FILE] [--shape NAME]
  *
  * Every token goes to experts of the next rank, so all rows are remote where each rank has a GPU. A tile is 128 rows by
  * up to 256 columns: shapes with 128, 192 and 256 columns store 32, 48 and 64 KiB a tile for the same multiplications.
  * Ranks are threads; they share GPUs where there are fewer. Exit code 77 without a Hopper GPU.
  */
 #include <draintile/cuda_moe.h>
+#include <draintile/platform.h>
 #include <draintile/trace.h>
 
 #include <cuda_runtime_api.h>
@@ -272,10 +273,19 @@ static void run_shape(const shape *s) {
   for (int32_t r = 0; r < options.ranks; r++) dt_comm_destroy(ranks[r].comm);
 }
 
+static void read_platform(const char *path) {
+  dt_platform *platform = NULL;
+  dt_interval rate, capacity;
+  must(dt_platform_load(path, &platform));
+  must(dt_platform_lookup(platform, "rate_bytes_per_s", &rate));
+  must(dt_platform_lookup(platform, "capacity_bytes", &capacity));
+  options.rate = rate.value;
+  options.capacity = capacity.value;
+  dt_platform_destroy(platform);
+}
+
 static int usage(void) {
-  fprintf(stderr,
-          "usage: bench_stores FILE.json [--ranks N] [--repeat N] [--rate BYTES_PER_S --capacity BYTES] [--shape "
-          "NAME]\n");
+  fprintf(stderr, "usage: bench_stores FILE.json [--ranks N] [--repeat N] [--platform FILE] [--shape NAME]\n");
   return 2;
 }
 
@@ -293,10 +303,8 @@ int main(int argc, char **argv) {
       options.ranks = atoi(argv[i + 1]);
     else if (strcmp(argv[i], "--repeat") == 0)
       options.repeat = atoi(argv[i + 1]);
-    else if (strcmp(argv[i], "--rate") == 0)
-      options.rate = atof(argv[i + 1]);
-    else if (strcmp(argv[i], "--capacity") == 0)
-      options.capacity = atof(argv[i + 1]);
+    else if (strcmp(argv[i], "--platform") == 0)
+      read_platform(argv[i + 1]);
     else if (strcmp(argv[i], "--shape") == 0)
       options.shape = argv[i + 1];
     else
