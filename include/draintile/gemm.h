@@ -39,8 +39,7 @@ typedef struct dt_cuda_gemm {
   uint32_t *ready; /* NULL, or [bands], zeroed by the caller. A band is up to 128 rows of an expert; bands count on from
                       expert to expert. Each stored tile adds its rows times its columns in units of 128 to its band's
                       counter (release, this device): a band is complete at rows * 2 * ceil(n / 256). Counters come in
-                      the order of bands; paced: but for an expert's last band of at most 64 rows, which is the last of
-                      its raster_bands. The order of tiles is not specified */
+                      the order of bands. The order of tiles is not specified */
   dt_order order;  /* of bands (draintile/plan.h): natural (default), remote-first or paced */
   int32_t paced_units; /* paced: experts with fewer units of raster_bands stay in natural order; 0 (default): none */
   const int32_t

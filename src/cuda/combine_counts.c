@@ -98,7 +98,7 @@ dt_status dt_combine_set_counts(dt_combine *c, const int32_t *counts) {
   dt_combine_tables tables = {0};
   dt_status status = dt_plan_create(&config, counts, &plan);
   if (!status) status = check_rows(c, plan, counts);
-  if (!status) status = dt_combine_tables_create(plan, c->params.row_bytes, dt_combine_raster(&c->config), &tables);
+  if (!status) status = dt_combine_tables_create(plan, c->params.row_bytes, &tables);
   if (!status) status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
   if (!status) status = reserve_chunks(c, tables.chunk_count);
   if (!status) status = copy_tables(c, plan, &tables);
@@ -186,7 +186,6 @@ dt_status dt_combine_queue_plan(dt_combine *c, dt_combine_mode mode, cudaStream_
                                       .error = c->plan.error,
                                       .layout = (int32_t)c->config.layout,
                                       .order = (int32_t)c->config.order,
-                                      .raster_bands = dt_combine_raster(&c->config),
                                       .chunk_rows = dt_combine_chunk_rows(c->params.row_bytes),
                                       .direct = mode == DT_COMBINE_DIRECT};
   const int64_t blocks = FEW + (c->plan.capacity.bands + BANDS_EACH - 1) / BANDS_EACH;

@@ -26,11 +26,10 @@ DT_DEVICE void dt_check_counts(const dt_combine_planned &c) {
                     (uint32_t)min(rows, (int64_t)UINT32_MAX));
 }
 
-/* Rows of each expert, and the counters' places. memory: [2*experts + 1]. */
-DT_DEVICE void dt_fill_experts(const dt_combine_planned &c, int32_t *memory) {
+/* Rows of each expert, and the counters' places: the bands' in their order. */
+DT_DEVICE void dt_fill_experts(const dt_combine_planned &c) {
   const dt_combine_params &p = c.params;
   const dt_combine_device_tables &t = p.tables;
-  int32_t *expert_rows = memory, *first_band = memory + p.experts;
   dt_check_counts(c);
   __syncthreads();
   const bool failed = dt_combine_failed(p);
@@ -43,29 +42,13 @@ DT_DEVICE void dt_fill_experts(const dt_combine_planned &c, int32_t *memory) {
       else
         remote += dt_padded(c, rows);
     }
-    const int32_t rows = dt_padded(c, remote + own);
-    t.active[e] = expert_rows[e] = rows;
+    t.active[e] = dt_padded(c, remote + own);
     t.remote_rows[e] = remote;
-    first_band[e] = dt_bands(rows);
   }
-  __syncthreads();
-  if (threadIdx.x < 32) dt_warp_scan(first_band, first_band, p.experts, DT_SCAN_EACH);
-  __syncthreads();
   const int32_t bands = failed ? 0 : c.sizes->band_count;
   if (threadIdx.x == 0) t.sizes->bands = bands;
-  for (int32_t at = (int32_t)threadIdx.x; at < bands; at += DT_TABLES_THREADS) {
-    const int32_t band = c.arrays.band_order[at], e = c.arrays.bands[band].expert;
-    int32_t slot = at;
-    if (c.order == DT_ORDER_PACED) {
-      dt_run run;
-      run.expert = e;
-      run.row = run.slot = 0;
-      run.rows = expert_rows[e];
-      run.remote = dt_remote_bands(run.rows, t.remote_rows[e]);
-      slot = first_band[e] + dt_run_place(&run, c.raster_bands, at - first_band[e]);
-    }
-    t.band_slot[band] = slot;
-  }
+  for (int32_t at = (int32_t)threadIdx.x; at < bands; at += DT_TABLES_THREADS)
+    t.band_slot[c.arrays.band_order[at]] = at;
 }
 
 /* Whole block: the sum of `value` over the threads before, and over all. */
@@ -138,11 +121,10 @@ DT_DEVICE void dt_fill_targets(const dt_combine_planned &c, int32_t block, int32
 
 __global__ void __launch_bounds__(DT_TABLES_THREADS)
     dt_combine_tables_kernel(const __grid_constant__ dt_combine_planned c) {
-  extern __shared__ int32_t dt_memory[];
   dt_grid_launch();
   dt_grid_wait(); /* for the plan */
   if (blockIdx.x == 0)
-    dt_fill_experts(c, dt_memory);
+    dt_fill_experts(c);
   else if (blockIdx.x == 1)
     dt_fill_chunks(c);
   else
@@ -150,7 +132,5 @@ __global__ void __launch_bounds__(DT_TABLES_THREADS)
 }
 
 extern "C" cudaError_t dt_combine_tables_launch(const dt_combine_planned *planned, int ctas, cudaStream_t stream) {
-  const size_t shared = sizeof(int32_t) * (2 * (size_t)planned->params.experts + 1);
-  return dt_launch_early<dt_combine_planned>(dt_combine_tables_kernel, *planned, ctas, DT_TABLES_THREADS, shared,
-                                             stream);
+  return dt_launch_early<dt_combine_planned>(dt_combine_tables_kernel, *planned, ctas, DT_TABLES_THREADS, 0, stream);
 }

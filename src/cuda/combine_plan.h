@@ -14,9 +14,9 @@ typedef struct dt_combine_planned {
   dt_build_arrays arrays; /* of the plan */
   const dt_device_plan_sizes *sizes;
   const uint32_t *error;
-  int32_t layout, order, raster_bands; /* raster_bands: the signal GEMM's */
-  int32_t chunk_rows;                  /* rows of a chunk at most */
-  int32_t direct;                      /* which of the row targets */
+  int32_t layout, order;
+  int32_t chunk_rows; /* rows of a chunk at most */
+  int32_t direct;     /* which of the row targets */
 } dt_combine_planned;
 
 /* After dt_device_plan_launch. Writes all tables but `counts` and the other row targets; more rows than a buffer holds,

@@ -31,16 +31,12 @@ static void fill_targets(const dt_plan *plan, dt_combine_tables *t) {
   for (int32_t e = 0; e < plan->config.experts_per_rank; e++) t->expert_rows[e] = padded(plan, t->expert_rows[e]);
 }
 
-/* The counters come in the order of the bands, but for short ones (tile_table.h). */
-static void fill_bands(const dt_plan *plan, int32_t raster_bands, dt_combine_tables *t) {
-  int32_t first = 0; /* paced: experts follow one another, each at its first band's place */
+/* The counters come in the order of the bands. */
+static void fill_bands(const dt_plan *plan, dt_combine_tables *t) {
   for (int32_t at = 0; at < plan->band_count; at++) {
-    const int32_t band = plan->band_order[at], e = plan->bands[band].expert;
-    if (at > 0 && e != plan->bands[plan->band_order[at - 1]].expert) first = at;
-    const dt_run run = {.rows = t->expert_rows[e], .remote = dt_remote_bands(t->expert_rows[e], t->remote_rows[e])};
+    const int32_t band = plan->band_order[at];
     t->band_rows[band] = padded(plan, plan->bands[band].rows);
-    t->band_slot[band] =
-        plan->config.order == DT_ORDER_PACED ? first + dt_run_place(&run, raster_bands, at - first) : at;
+    t->band_slot[band] = at;
   }
 }
 
@@ -59,8 +55,7 @@ static void fill_chunks(const dt_plan *plan, int32_t most, dt_combine_tables *t)
   }
 }
 
-dt_status dt_combine_tables_create(const dt_plan *plan, int64_t row_bytes, int32_t raster_bands,
-                                   dt_combine_tables *tables) {
+dt_status dt_combine_tables_create(const dt_plan *plan, int64_t row_bytes, dt_combine_tables *tables) {
   const int32_t most = dt_combine_chunk_rows(row_bytes);
   int64_t chunks = 0;
   for (int32_t s = 0; s < plan->segment_count; s++) chunks += (plan->segments[s].rows + most - 1) / most;
@@ -81,7 +76,7 @@ dt_status dt_combine_tables_create(const dt_plan *plan, int64_t row_bytes, int32
     return dt_fail(DT_ERR_MEMORY, "tables: %zu rows", rows);
   }
   fill_targets(plan, &t);
-  fill_bands(plan, raster_bands, &t);
+  fill_bands(plan, &t);
   fill_chunks(plan, most, &t);
   *tables = t;
   return DT_OK;

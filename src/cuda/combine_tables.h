@@ -16,9 +16,8 @@ typedef struct dt_combine_tables {
 
 /* Rows of a chunk at most. */
 int32_t dt_combine_chunk_rows(int64_t row_bytes);
-/* row_bytes: of an output row; raster_bands: of the GEMM that counts bands. On failure nothing is left behind. */
-dt_status dt_combine_tables_create(const dt_plan *plan, int64_t row_bytes, int32_t raster_bands,
-                                   dt_combine_tables *tables);
+/* row_bytes: of an output row. On failure nothing is left behind. */
+dt_status dt_combine_tables_create(const dt_plan *plan, int64_t row_bytes, dt_combine_tables *tables);
 void dt_combine_tables_destroy(dt_combine_tables *tables);
 
 #endif

@@ -108,6 +108,14 @@ static dt_status encode_maps(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
   return status;
 }
 
+/* Whether experts may be mixed: nobody waits for bands or sees them arrive. They are sorted in passing, each compared
+ * with all others. */
+static int may_mix(const dt_cuda_gemm *gemm) {
+  enum { MIXED_MAX = 512 };
+  return gemm->order == DT_ORDER_NATURAL && gemm->ready == NULL && gemm->row_target == NULL &&
+         gemm->experts <= MIXED_MAX;
+}
+
 /* Multiprocessors of the current device, which must be a Hopper. */
 static dt_status device_sms(int *sms) {
   int device, major, minor;
@@ -146,7 +154,8 @@ dt_status dt_gemm_prepare(const dt_cuda_gemm *gemm, void *workspace, void *strea
                          .column_tiles = column_tiles(gemm),
                          .raster_bands = gemm->raster_bands ? gemm->raster_bands : 16,
                          .clusters = (int32_t)clusters,
-                         .whole_columns = gemm->n % DT_TILE_N == 0};
+                         .whole_columns = gemm->n % DT_TILE_N == 0,
+                         .mixes = may_mix(gemm)};
   params.header = table.header;
   params.tasks = table.tasks;
   params.row_target = gemm->row_target;

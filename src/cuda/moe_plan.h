@@ -124,8 +124,8 @@ DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const 
     s->first_band[r * (experts + 1) + e] = dt_bands(rows);
     if (r == p->rank) {
       dt_run run = {e, 0, rows, 0, 0};
-      s->l1[e] = dt_run_tasks(&run, p->columns_1, p->raster_bands);
-      s->l2[e] = dt_run_tasks(&run, p->columns_2, p->raster_bands);
+      s->l1[e] = dt_run_tasks(&run, p->columns_1);
+      s->l2[e] = dt_run_tasks(&run, p->columns_2);
     }
     const int32_t q = e * ranks + (r + ranks - 1 - p->rank) % ranks, sent = dt_moe_count(p, s, p->rank, i);
     const int32_t before = dt_moe_rows_before(p, s, r, i);

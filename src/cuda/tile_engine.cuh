@@ -229,12 +229,13 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
         dt_tensor_load_3d(b, b_map, x, column, tile.expert, full);
         if (!narrow) dt_tensor_load_3d(b_2, b_map_2, x, column_2, tile.expert, full);
       } else {
-        dt_tensor_load_3d(a, a_map, x, skip, tile.row + 64 - skip, full);
-        if (whole) dt_tensor_load_3d(a_2, a_map, x, skip_2, tile.row + 128 - skip_2, full);
+        /* Weights first: they come from memory, rows from the cache. */
         if (rank == 0)
           dt_tensor_multicast_3d(b, b_map, x, column, tile.expert, full, 3);
         else if (!narrow)
           dt_tensor_multicast_3d(b_2, b_map_2, x, column_2, tile.expert, full, 3);
+        dt_tensor_load_3d(a, a_map, x, skip, tile.row + 64 - skip, full);
+        if (whole) dt_tensor_load_3d(a_2, a_map, x, skip_2, tile.row + 128 - skip_2, full);
       }
     }
     dt_stamp_end(shared);

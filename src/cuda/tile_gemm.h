@@ -27,7 +27,7 @@ typedef enum dt_tile_flag {
  * share B), or one band at two columns (they share A). 32 bytes, two 16-byte words. */
 typedef struct dt_tile_task {
   int32_t row[2];     /* first row of each CTA's band */
-  uint16_t rows[2];   /* valid rows, 1 to 128 */
+  uint16_t rows[2];   /* valid rows, to 128; 0: of a cut task */
   uint16_t column[2]; /* in halves of a tile */
   int32_t expert;     /* -1: no more tasks */
   int32_t flags;      /* of dt_tile_flag */
@@ -80,6 +80,7 @@ typedef struct dt_tile_table {
   const int32_t *counts;                         /* [experts] rows of each expert, on the device */
   int32_t experts, rows_capacity, column_tiles;  /* column_tiles: of N */
   int32_t raster_bands, clusters, whole_columns; /* whole_columns: N is a multiple of 256 */
+  int32_t mixes;                                 /* natural order: experts may be mixed */
 } dt_tile_table;
 
 /* Experts that fit the table kernel's shared memory. */

@@ -2,12 +2,17 @@
  *
  * Bands are 128 rows of an expert, the last may be short. A run is consecutive bands of one expert in the order of the
  * table; up to `raster_bands` of its entries form a unit, whose tiles run two columns at a time, all bands of the unit
- * before the next columns, so that weights are read once a unit and rows stay in the L2 cache. Bands with more than 64
- * rows go in pairs that share the weights of a column. One that is left over, and a band of at most 64 rows, takes two
- * columns at once instead: beside a full band it would only wait for it. It comes last in its unit.
+ * before the next columns, so that weights are read once a unit and rows stay in the L2 cache. Bands go in pairs that
+ * share the weights of a column; one that is left over takes two columns at once. A short band is paired like any
+ * other: the weights that it would load alone cost more than the time for which its CTA waits for the whole one.
  *
- * When all bands are whole and the last round of tasks would leave most of the clusters idle, its tasks are cut: into
- * two of 64 rows a CTA, which take 0.63 of a whole one's time, or those again into two of 128 columns, 0.38 of it.
+ * When the last round of tasks would leave most of the clusters idle, its tasks are cut: into two of 64 rows a CTA,
+ * which take 0.63 of a whole one's time, or those again into two of 128 columns, 0.38 of it. Of a short band one half
+ * is empty, which costs nothing where clusters idle.
+ *
+ * Mixed experts: the tasks of an expert with few rows wait for memory, those of one with many for the tensor cores. So
+ * where some have less than DT_LIGHT_ROWS and some more, the expert with the fewest rows and the one with the most take
+ * turns, in proportion to their tasks, then the next two, and so on inwards.
  *
  * Orders (draintile/plan.h): natural has a run an expert; remote-first one for each expert's bands with remote rows,
  * then one for each expert's others; paced a run an expert, whose bands are mixed.
@@ -46,7 +51,10 @@ typedef struct dt_run {
   int32_t remote; /* paced: so many of the bands, the first, are spread among the others; else 0 */
 } dt_run;
 
-/* Bands of a unit: `pairs` pairs, then `singles` on their own. */
+/* Rows with which multiplying by weights takes as long as reading them (800 TFLOP/s, 4.3 TB/s). */
+enum { DT_LIGHT_ROWS = 192 };
+
+/* Bands of a unit: `pairs` pairs, then perhaps one on its own. */
 typedef struct dt_tile_unit {
   int32_t pairs, singles;
 } dt_tile_unit;
@@ -54,78 +62,37 @@ typedef struct dt_tile_unit {
 DT_BOTH int32_t dt_bands(int32_t rows) {
   return (rows + DT_TILE_M - 1) / DT_TILE_M;
 }
-/* Whether an expert's last band has at most 64 rows. */
-DT_BOTH int32_t dt_ends_short(int32_t rows) {
-  return rows > 0 && (rows - 1) % DT_TILE_M < 64;
-}
 
-/* The run's entry at which its last band is. */
-DT_BOTH int32_t dt_run_last(const dt_run *run) {
-  const int32_t bands = dt_bands(run->rows), local = bands - run->remote;
-  if (run->remote == 0 || local == 0) return bands - 1;
-  return local - 1 + dt_paced_remote_before(run->remote, local, local - 1);
-}
-/* The unit that holds the run's short band; its last one if it has none. */
-DT_BOTH int32_t dt_run_odd_unit(const dt_run *run, int32_t raster_bands) {
-  return dt_ends_short(run->rows) ? dt_run_last(run) / raster_bands : (dt_bands(run->rows) - 1) / raster_bands;
-}
 DT_BOTH dt_tile_unit dt_run_unit(const dt_run *run, int32_t raster_bands, int32_t index) {
   const int32_t bands = dt_min32(dt_bands(run->rows) - index * raster_bands, raster_bands);
-  const int32_t ends_short = dt_ends_short(run->rows) && index == dt_run_odd_unit(run, raster_bands);
-  dt_tile_unit unit;
-  unit.pairs = (bands - ends_short) / 2;
-  unit.singles = bands - 2 * unit.pairs;
+  const dt_tile_unit unit = {bands / 2, bands % 2};
   return unit;
 }
-DT_BOTH int32_t dt_unit_tasks(dt_tile_unit unit, int32_t columns) {
-  return unit.pairs * columns + unit.singles * ((columns + 1) / 2);
-}
 
-/* Tasks of a run. columns: tiles across N. All units but the odd and the last one are whole pairs, since raster_bands
- * is even. */
-DT_BOTH int32_t dt_run_tasks(const dt_run *run, int32_t columns, int32_t raster_bands) {
-  if (run->rows == 0) return 0;
-  const int32_t last = (dt_bands(run->rows) - 1) / raster_bands, odd = dt_run_odd_unit(run, raster_bands);
-  const int32_t whole = last - (odd < last);
-  return whole * (raster_bands / 2) * columns + dt_unit_tasks(dt_run_unit(run, raster_bands, odd), columns) +
-         (odd < last ? dt_unit_tasks(dt_run_unit(run, raster_bands, last), columns) : 0);
-}
-
-/* Where in the run entry `at` of the order comes: in its unit, but for a short band, which is moved to the unit's end.
+/* Tasks of a run. columns: tiles across N. Only its last unit can have a band on its own, since raster_bands is even.
  */
-DT_BOTH int32_t dt_run_place(const dt_run *run, int32_t raster_bands, int32_t at) {
-  const int32_t last = dt_run_last(run), unit = at / raster_bands;
-  if (!dt_ends_short(run->rows) || unit != last / raster_bands || at < last) return at;
-  return at > last ? at - 1 : dt_min32((unit + 1) * raster_bands, dt_bands(run->rows)) - 1;
+DT_BOTH int32_t dt_run_tasks(const dt_run *run, int32_t columns) {
+  const int32_t bands = dt_bands(run->rows);
+  return bands / 2 * columns + bands % 2 * ((columns + 1) / 2);
 }
-/* Its inverse, and the band that is there: of the run, from 0. */
-DT_BOTH int32_t dt_run_band(const dt_run *run, int32_t raster_bands, int32_t place) {
-  const int32_t bands = dt_bands(run->rows), last = dt_run_last(run), unit = place / raster_bands;
-  int32_t at = place;
-  if (dt_ends_short(run->rows) && unit == last / raster_bands && place >= last)
-    at = place == dt_min32((unit + 1) * raster_bands, bands) - 1 ? last : place + 1;
-  return run->remote == 0 ? at : dt_paced_band(run->remote, bands - run->remote, at);
+
+/* The band of a run, from 0, at entry `at` of its order. */
+DT_BOTH int32_t dt_run_band(const dt_run *run, int32_t at) {
+  return run->remote == 0 ? at : dt_paced_band(run->remote, dt_bands(run->rows) - run->remote, at);
 }
 
 /* Task `local` of a run. */
 DT_BOTH dt_tile_task dt_run_task(const dt_run *run, int32_t columns, int32_t raster_bands, int32_t local) {
-  const int32_t whole = raster_bands / 2 * columns, odd = dt_run_odd_unit(run, raster_bands);
-  int32_t index = dt_min32(local / whole, odd);
+  const int32_t whole = raster_bands / 2 * columns, last = (dt_bands(run->rows) - 1) / raster_bands;
+  const int32_t index = dt_min32(local / whole, last);
   local -= index * whole;
-  dt_tile_unit unit = dt_run_unit(run, raster_bands, index);
-  if (index == odd && local >= dt_unit_tasks(unit, columns)) { /* units after the odd one */
-    local -= dt_unit_tasks(unit, columns);
-    index = odd + 1 + local / whole;
-    local %= whole;
-    unit = dt_run_unit(run, raster_bands, index);
-  }
+  const dt_tile_unit unit = dt_run_unit(run, raster_bands, index);
   const int32_t step = 2 * unit.pairs + unit.singles; /* tasks of two columns */
   const int32_t column = 2 * (local / step), two = columns - column > 1 ? 2 : 1;
   local %= step;
-  const int32_t paired = unit.pairs * two;
   dt_tile_task task = {{0, 0}, {0, 0}, {0, 0}, run->expert, 0, 0, 0};
   int32_t places[2];
-  if (local < paired) {
+  if (local < unit.pairs * two) {
     task.column[0] = task.column[1] = (uint16_t)(2 * (column + local / unit.pairs));
     places[0] = index * raster_bands + 2 * (local % unit.pairs);
     places[1] = places[0] + 1;
@@ -133,11 +100,11 @@ DT_BOTH dt_tile_task dt_run_task(const dt_run *run, int32_t columns, int32_t ras
     task.column[0] = (uint16_t)(2 * column);
     task.column[1] = (uint16_t)(2 * column + 2); /* past the last: loads zeros, stores nothing */
     task.flags = DT_TILE_SHARES_ROWS;
-    places[0] = places[1] = index * raster_bands + 2 * unit.pairs + local - paired;
+    places[0] = places[1] = index * raster_bands + 2 * unit.pairs;
   }
   task.band = run->slot + places[0];
   for (int i = 0; i < 2; i++) {
-    const int32_t band = dt_run_band(run, raster_bands, places[i]), left = run->rows - band * DT_TILE_M;
+    const int32_t band = dt_run_band(run, places[i]), left = run->rows - band * DT_TILE_M;
     task.row[i] = run->row + band * DT_TILE_M;
     task.rows[i] = (uint16_t)(left < DT_TILE_M ? left : DT_TILE_M);
   }
@@ -161,19 +128,20 @@ DT_BOTH int32_t dt_remote_run_rows(int32_t rows, int32_t remote_bands) {
 typedef struct dt_cut {
   int32_t tasks, parts;
 } dt_cut;
-/* any_short: some band has at most 64 rows; whole_columns: N is a multiple of 256. */
-DT_BOTH dt_cut dt_cut_of(int32_t tasks, int32_t clusters, int32_t any_short, int32_t whole_columns) {
+/* whole_columns: N is a multiple of 256. */
+DT_BOTH dt_cut dt_cut_of(int32_t tasks, int32_t clusters, int32_t whole_columns) {
   dt_cut cut;
   cut.tasks = tasks % clusters;
   cut.parts = whole_columns && 4 * cut.tasks <= clusters ? 4 : 2;
-  if (any_short || cut.parts * cut.tasks > clusters) cut.tasks = 0;
+  if (cut.parts * cut.tasks > clusters) cut.tasks = 0;
   return cut;
 }
-/* Part `index` of a task whose bands have more than 64 rows: lower bits the rows' half, then the columns'. */
+/* Part `index` of a task: lower bit the rows' half, perhaps empty, then the columns'. */
 DT_BOTH dt_tile_task dt_part_of(dt_tile_task task, int32_t index, int32_t parts) {
   for (int i = 0; i < 2; i++) {
-    task.row[i] += 64 * (index % 2);
-    task.rows[i] = (uint16_t)(index % 2 ? task.rows[i] - 64 : 64);
+    const int32_t rows = task.rows[i], upper = dt_min32(rows, 64);
+    if (index % 2) task.row[i] += upper;
+    task.rows[i] = (uint16_t)(index % 2 ? rows - upper : upper);
     if (parts == 4) task.column[i] = (uint16_t)(task.column[i] + index / 2);
   }
   if (parts == 4) task.flags |= DT_TILE_NARROW;

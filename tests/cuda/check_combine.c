@@ -174,7 +174,7 @@ static dt_status same_tables(rank *r, int set) {
   dt_plan *plan = NULL;
   dt_combine_tables tables;
   TRY(support_plan(&r->shape, r->counts[set], r->layout, r->order, &plan));
-  TRY(dt_combine_tables_create(plan, 2 * r->problem->n, dt_combine_raster(&r->combine->config), &tables));
+  TRY(dt_combine_tables_create(plan, 2 * r->problem->n, &tables));
   const dt_combine_sizes sizes = {.bands = plan->band_count, .chunks = tables.chunk_count};
   const size_t experts = (size_t)r->problem->experts, bands = (size_t)plan->band_count, rows = (size_t)plan->rows;
   TRY(same(r, "table sizes", t->sizes, &sizes, sizeof sizes));

@@ -104,7 +104,7 @@ static void check_tables(int32_t rank, dt_layout layout, dt_order order, int32_t
   dt_plan *plan = NULL;
   dt_combine_tables tables;
   assert_int_equal(dt_plan_create(&config, counts, &plan), DT_OK);
-  assert_int_equal(dt_combine_tables_create(plan, 2 * N, 4, &tables), DT_OK);
+  assert_int_equal(dt_combine_tables_create(plan, 2 * N, &tables), DT_OK);
   check_targets(plan, &tables);
   check_bands(plan, &tables);
   check_chunks(plan, &tables);
