@@ -28,3 +28,28 @@ trap 'rm -f "$work"' EXIT
 } >"$work"
 mkdir -p "$(dirname "$out")"
 cp "$work" "$out"
+
+# docs/results/layer-alone.md: both GEMMs of a layer in one launch, from bench/results/h200/layer-alone.json.
+alone=$root/bench/results/h200/layer-alone.json
+[ -f "$alone" ] || exit 0
+{
+  echo "# Both GEMMs of a MoE layer alone, on one H200"
+  echo
+  echo "Made by \`scripts/gemm_tables.sh\` from \`bench/results/h200/layer-alone.json\`; nothing here is typed."
+  jq -r '
+    def us: . * 1e7 | round / 10;
+    def three: . * 1000 | round / 1000;
+    def of($name): .candidates[] | select(.name == $name) | .median_s;
+    "\(.device), commit \(.commit); medians of \(.repeats) spaced launches, all candidates in turn in one job. us. cuBLAS dense: as many flops in two GEMMs, every row",
+    "by one expert'"'"'s weights. Prototype: another engine on another card, so ratios are what can be compared. L1 plain stores gate and up.",
+    "",
+    "| model | rows | experts | sizes | one launch | with its table | cuBLAS dense | ratio | prototype | its cuBLAS dense | its ratio | ratio over its | L1, activation fused | L1 plain | fused / plain |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    (.shapes[] | (of("one launch") / of("cublas dense")) as $ratio | (.prototype_s / .prototype_dense_s) as $its |
+      "| \(.model) | \(.rows) | \(.experts) | \(.sizes) | \(of("one launch") | us) | \(of("one launch and its table") | us) | \(of("cublas dense") | us) | \($ratio | three) | \(.prototype_s | us) | \(.prototype_dense_s | us) | \($its | three) | \($ratio / $its | three) | \(of("L1 fused") | us) | \(of("L1 plain") | us) | \(of("L1 fused") / of("L1 plain") | three) |"),
+    "",
+    "Ratio over the prototype'"'"'s: at most \(.summary.over_prototype_max | three), geometric mean \(.summary.over_prototype_geomean | three)."
+  ' "$alone"
+} >"$work"
+cp "$work" "$root/docs/results/layer-alone.md"
+chmod 644 "$root/docs/results/layer-alone.md"
