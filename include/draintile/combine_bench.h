@@ -28,7 +28,9 @@ typedef enum dt_combine_method {
   DT_METHOD_CUBLAS = 8,   /* cuBLAS grouped GEMM alone, a group an expert */
   DT_METHOD_RESERVED = 9, /* our GEMM alone on the multiprocessors that the consumers leave */
   DT_METHOD_REDUCE = 10,  /* at the owner: each token's two rows weighted and summed; after any method */
-  DT_METHODS = 11
+  DT_METHOD_EXCHANGE = 11, /* counts on the device: a run's entry, which exchanges them, and its exit; after the others */
+  DT_METHOD_COUNTS = 12,   /* the same with the plan and the tables in between */
+  DT_METHODS = 13
 } dt_combine_method;
 
 /* One setting. Made with dt_combine_bench_case_init. */

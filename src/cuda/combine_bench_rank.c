@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "combine_handle.h"
 #include "comm/fabric.h"
 #include "core/error.h"
 #include "core/random.h"
@@ -45,7 +46,8 @@ static dt_status make_memory(dt_bench_rank *r) {
                {(void **)&r->expired, sizeof *r->expired, "flag"},
                {(void **)&r->sampled, DT_BENCH_CHECKED_ROWS * sizeof *r->sampled, "samples"},
                {(void **)&r->row_of_slot, 4 * most->combine_rows, "slots"},
-               {(void **)&r->weights, 4 * most->combine_rows, "weights"}};
+               {(void **)&r->weights, 4 * most->combine_rows, "weights"},
+               {(void **)&r->own_counts, 4 * (int64_t)r->shared->config.ranks * most->experts, "counts"}};
   dt_status status = DT_OK;
   for (size_t i = 0; i < sizeof table / sizeof *table && !status; i++)
     status = allocate(table[i].pointer, (size_t)table[i].bytes, table[i].what);
@@ -202,7 +204,7 @@ void dt_bench_rank_release(dt_bench_rank *r) {
   dt_combine_destroy(r->combine);
   cudaFree(r->a), cudaFree(r->b), cudaFree(r->block), cudaFree(r->packed), cudaFree(r->receive), cudaFree(r->expected);
   cudaFree(r->flush), cudaFree(r->wrong), cudaFree(r->expired), cudaFree(r->sampled), cudaFree(r->row_of_slot);
-  cudaFree(r->weights);
+  cudaFree(r->weights), cudaFree(r->own_counts);
   if (r->start) cudaEventDestroy(r->start);
   if (r->stop) cudaEventDestroy(r->stop);
   if (r->stream) cudaStreamDestroy(r->stream);
@@ -230,12 +232,15 @@ dt_status dt_bench_run_method(dt_bench_rank *r, int method) {
   case DT_METHOD_REDUCE:
     return dt_combine_reduce(r->combine, r->weights, r->row_of_slot, r->shared->plans[r->rank]->combine_rows / TOP_K,
                              TOP_K, r->packed, r->stream);
+  case DT_METHOD_EXCHANGE:
+  case DT_METHOD_COUNTS:
+    return dt_combine_run_counts(r->combine, method == DT_METHOD_COUNTS, r->stream);
   default:
     return dt_cuda_check(cudaGraphLaunch(r->graphs[method], r->stream), "graph");
   }
 }
 
-static dt_status time_method(dt_bench_rank *r, int method, double *seconds) {
+dt_status dt_bench_time_method(dt_bench_rank *r, int method, double *seconds) {
   float ms = 0;
   dt_status status = dt_comm_barrier(r->comm, "round");
   if (status) return status;
@@ -267,19 +272,20 @@ static dt_status read_clock(dt_bench_rank *r, double *hz) {
 }
 
 /* bulk before those that are compared with it; graphs after what they capture */
-static const int order[DT_METHODS] = {DT_METHOD_GEMM,       DT_METHOD_CUBLAS,        DT_METHOD_BULK,   DT_METHOD_LOOP,
+static const int order[] = {DT_METHOD_GEMM,       DT_METHOD_CUBLAS,        DT_METHOD_BULK,   DT_METHOD_LOOP,
                                       DT_METHOD_GROUPED,    DT_METHOD_RESERVED,      DT_METHOD_SIGNAL, DT_METHOD_DIRECT,
                                       DT_METHOD_LOOP_GRAPH, DT_METHOD_GROUPED_GRAPH, DT_METHOD_REDUCE};
+enum { IN_TURNS = sizeof order / sizeof *order };
 
 static dt_status time_all(dt_bench_rank *r) {
   const dt_bench *shared = r->shared;
   dt_status status = DT_OK;
   if (r->rank == 0) status = read_clock(r, &r->shared->result.sm_hz_before);
   for (int32_t round = -shared->config.warm_up; round < shared->config.repeat && !status; round++)
-    for (int i = 0; i < DT_METHODS && !status; i++) {
+    for (int i = 0; i < IN_TURNS && !status; i++) {
       double seconds;
       if (!shared->setting->methods[order[i]]) continue;
-      status = time_method(r, order[i], &seconds);
+      status = dt_bench_time_method(r, order[i], &seconds);
       if (!status && round >= 0) r->samples[order[i]][round] = seconds;
     }
   if (!status && r->rank == 0) status = read_clock(r, &r->shared->result.sm_hz_after);
@@ -297,13 +303,14 @@ static dt_status run_setting(dt_bench_rank *r) {
   if (!status) status = dt_bench_choose_samples(r);
   /* From here on nobody allocates: that would wait for kernels that wait for this rank where ranks share a GPU. */
   if (!status) status = dt_comm_barrier(r->comm, "made");
-  for (int i = 0; i < DT_METHODS && !status; i++) {
+  for (int i = 0; i < IN_TURNS && !status; i++) {
     const int compared = order[i] == DT_METHOD_BULK && (s->methods[DT_METHOD_SIGNAL] || s->methods[DT_METHOD_DIRECT]);
     if (s->methods[order[i]] || compared) status = dt_bench_check_method(r, order[i]);
   }
   if (!status && r->shared->config.repeat > 0) status = time_all(r);
   if (!status) status = dt_combine_check(r->combine, r->stream);
   if (!status && r->shared->config.window_s > 0 && s->methods[DT_METHOD_DIRECT]) status = dt_bench_count_stores(r);
+  if (!status && (s->methods[DT_METHOD_EXCHANGE] || s->methods[DT_METHOD_COUNTS])) status = dt_bench_time_counts(r);
   return status ? status : retire_setting(r);
 }
 

@@ -46,6 +46,7 @@ typedef struct dt_bench_rank {
   dt_bench_sample *sampled;  /* [DT_BENCH_CHECKED_ROWS] */
   int32_t *row_of_slot;      /* [combine rows] */
   float *weights;            /* [combine rows] */
+  int32_t *own_counts;       /* [ranks*experts], device */
   double *samples[DT_METHODS];
   int64_t words_wrong[DT_METHODS];
   double error[DT_METHODS];
@@ -84,6 +85,9 @@ dt_status dt_bench_make_combine(dt_bench_rank *rank, int timestamps, dt_combine 
 dt_status dt_bench_count_stores(dt_bench_rank *rank);
 
 dt_status dt_bench_run_method(dt_bench_rank *rank, int method);
+dt_status dt_bench_time_method(dt_bench_rank *rank, int method, double *seconds);
+/* The methods with counts on the device, which leave the operator without the host's. Collective. */
+dt_status dt_bench_time_counts(dt_bench_rank *rank);
 /* Runs a method once from buffers that hold another product's rows and poison, and compares. Collective. */
 dt_status dt_bench_check_method(dt_bench_rank *rank, int method);
 /* The rows of this rank's buffer that are compared with float64. */

@@ -38,6 +38,8 @@ dt_status dt_combine_queue_plan(dt_combine *combine, dt_combine_mode mode, cudaS
 
 /* combine_run.c: the GEMM, all but operands and places of rows. */
 dt_cuda_gemm dt_combine_gemm(const dt_combine *combine, int sms);
+/* With counts on the device: what a direct run queues, without its GEMM; plan 0: without plan and tables either. */
+dt_status dt_combine_run_counts(dt_combine *combine, int plan, cudaStream_t stream);
 
 /* combine_spans.c; without config.timestamps nothing. */
 dt_status dt_combine_make_recorder(dt_combine *combine);

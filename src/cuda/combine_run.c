@@ -115,3 +115,10 @@ dt_status dt_combine_run_gemm(dt_combine *c, int reserve, const void *a, const v
   gemm.b = b;
   return dt_cuda_grouped_gemm(&gemm, c->workspace, stream);
 }
+
+dt_status dt_combine_run_counts(dt_combine *c, int plan, cudaStream_t stream) {
+  if (!c->params.own_counts) return dt_fail(DT_ERR_ARGUMENT, "counts: dt_combine_follow_counts comes first");
+  dt_status status = dt_cuda_check(dt_combine_enter_launch(&c->params, stream), "entry");
+  if (!status && plan) status = dt_combine_queue_plan(c, DT_COMBINE_DIRECT, stream);
+  return status ? status : dt_cuda_check(dt_combine_leave_launch(&c->params, stream), "exit");
+}

@@ -7,8 +7,9 @@
 #include "table.h"
 
 const char *const router_names[] = {"balanced", "moderate", "stress", "crossed", NULL};
-const char *const method_names[] = {"loop",          "grouped", "bulk",        "signal",        "direct", "loop-graph",
-                                    "grouped-graph", "gemm",    "cublas-gemm", "gemm-reserved", "reduce", NULL};
+const char *const method_names[] = {"loop",       "grouped",       "bulk",   "signal",      "direct",
+                                    "loop-graph", "grouped-graph", "gemm",   "cublas-gemm", "gemm-reserved",
+                                    "reduce",     "exchange",      "counts", NULL};
 
 const char *const launch_names[] = {"one", "two", NULL};
 const char *const entry_names[] = {"beside", "before", NULL};
