@@ -130,6 +130,77 @@ typedef struct dt_sim_choice {
 dt_status dt_schedule_choose(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
                              dt_sim_choice *choice);
 
+/* A MoE layer on GPUs as draintile/cuda_moe.h runs it, launch by launch: counts and table, the first pieces of dispatch
+ * by all multiprocessors, L1 and L2 in the table's order by clusters of two with the other pieces copied beside them,
+ * serial's puts, the reduction. docs/model.md says what is mirrored and how far it is right. */
+typedef struct dt_layer_costs {
+  double tile_1_s, tile_2_s; /* a multiprocessor's time for 128 rows by 256 columns at K = hidden, intermediate */
+  double short_ratio;        /* of it, for at most 64 rows */
+  double sustained_ratio;    /* times take so much longer where layers follow each other, */
+  double sustained_s;        /* half of that where they take this long */
+  double least_ratio;        /* at the highest clock, where power is left */
+  double power_s_per_byte;   /* memory's power, as time of all multiprocessors at full power */
+  double memory_bytes_per_s; /* reading weights */
+  double cache_bytes;        /* what passes until a line is gone */
+  double link_bytes_per_s, link_capacity_bytes, link_latency_s; /* a rank's; latency: until rows may be used */
+  double copy_bytes_per_s;                                      /* all multiprocessors, own rows */
+  double warp_bytes_per_s;                                      /* a warp that dispatches beside tiles */
+  double copy_warps;                                            /* of them, a multiprocessor */
+  double launch_s, plan_s, plan_expert_s; /* a kernel; from the start until the table is there, and for each expert */
+  double table_s;                         /* a table alone, before L1 and L2 alone */
+  double fill_s;                          /* from a wait's end to the first multiplication */
+  double release_s, store_s;              /* a stored tile of L1 until it is seen; a tile's stores at once */
+  double put_s, reduce_s;                 /* serial's puts; the reduction: before the first byte */
+  double reduce_bytes_per_s;
+} dt_layer_costs;
+/* Tile times from table tile_s, the link from the burst tables, launches and fences; what no calibration measures has
+ * values of H200. The platform's sim_layer_* constants (the field, its unit last) replace any. DT_ERR_INPUT names what
+ * the platform lacks. */
+dt_status dt_layer_costs_from_platform(const dt_platform *platform, int64_t hidden, int64_t intermediate, int32_t sms,
+                                       dt_layer_costs *costs);
+dt_status dt_layer_costs_check(const dt_layer_costs *costs); /* DT_ERR_ARGUMENT names the field */
+
+typedef struct dt_layer_model {
+  size_t size; /* sizeof, set by dt_layer_model_init */
+  int32_t ranks, experts_per_rank, top_k;
+  int64_t hidden, intermediate;
+  int32_t sms;                  /* of a rank */
+  int32_t head;                 /* 1024ths of the dispatch that the kernel before the tiles copies; init: 256 */
+  const int32_t *counts;        /* as in plan.h */
+  const int64_t *tokens;        /* [ranks] */
+  const int64_t *dispatch_rows; /* [ranks][ranks] rows that a source sends to a peer; NULL: one for every slot */
+  int32_t short_bands_alone;    /* 1: an expert's last band of at most 64 rows is not paired (until b9009e7) */
+} dt_layer_model;
+void dt_layer_model_init(dt_layer_model *model);
+
+typedef struct dt_layer_order {
+  dt_schedule schedule;
+  int32_t raster_bands, group_tasks, lead, wave_experts; /* 0: the layer's; group_tasks: of clusters */
+} dt_layer_order;
+
+typedef struct dt_layer_answer {
+  double total_s;                                          /* the sum of the next five */
+  double plan_s, dispatch_s, tiles_s, combine_s, reduce_s; /* the slowest rank's; combine: serial's puts */
+  double memory_bytes;                                     /* that the tiles' rank moved */
+  double clock_ratio;                                      /* tiles took so many times tile_s */
+} dt_layer_answer;
+
+/* answers[count]; they share one clock, that of L1 and L2 alone. */
+dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *orders,
+                         int32_t count, dt_layer_answer *answers);
+/* L1 and L2 alone, rows in place, nothing leaves. */
+dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs *costs, double *compute_s);
+
+/* `auto` on GPUs: prices every schedule in the layer's grouping. */
+enum { DT_LAYER_CHOICES = 5 };
+typedef struct dt_layer_choice {
+  dt_layer_order best;
+  double predicted_s;
+  dt_layer_order orders[DT_LAYER_CHOICES]; /* all that were priced */
+  double total_s[DT_LAYER_CHOICES];
+} dt_layer_choice;
+dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *costs, dt_layer_choice *choice);
+
 /* What is left visible of Ulysses' output all-to-all when attention stores its tiles to their owners itself: equations
  * (16) to (20) of X-Stage with the platform's constants, and the completion-coupled law (19) beside them. */
 typedef struct dt_piggyback_question {

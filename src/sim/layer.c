@@ -1,0 +1,272 @@
+/* A MoE layer on GPUs: the world, its clock, the price of an order of tasks. */
+#include "layer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+
+enum { LEAD_ALL = 1 << 28, BAND_BYTES = 160 * 1024, RANKS_MAX = 64 };
+
+/* Clock over power: so many times the power for a clock of twice. Only where power is left. */
+static const double clock_power = 2.5;
+
+static dt_status no_memory(void) {
+  return dt_fail(DT_ERR_MEMORY, "price of a layer: no memory");
+}
+
+static dt_layer_order with_defaults(const dt_layer_order *order, int32_t clusters) {
+  dt_layer_order full = *order;
+  if (full.raster_bands == 0) full.raster_bands = 16;
+  if (full.lead == 0) full.lead = 1;
+  if (full.schedule == DT_SCHEDULE_WAVE) full.lead = 0;
+  if (full.schedule == DT_SCHEDULE_SERIAL || full.schedule == DT_SCHEDULE_DIRECT) full.lead = LEAD_ALL;
+  if (full.schedule != DT_SCHEDULE_WAVE) full.wave_experts = 0;
+  if (full.group_tasks == 0) full.group_tasks = (full.schedule == DT_SCHEDULE_WAVE ? 6 : 2) * clusters;
+  return full;
+}
+
+static dt_status create_rank(layer_world *world, int32_t index) {
+  layer_rank *rank = &world->rank[index];
+  dt_status status = layer_table_create(world, index, &rank->table);
+  if (status) return status;
+  const size_t bands = (size_t)rank->table.bands + 1, experts = (size_t)world->experts;
+  rank->cluster = calloc((size_t)world->clusters, sizeof *rank->cluster);
+  rank->arrived = calloc(bands, sizeof *rank->arrived);
+  rank->released = calloc(bands, sizeof *rank->released);
+  int good = rank->cluster && rank->arrived && rank->released;
+  for (int l1 = 0; l1 < 2; l1++) {
+    const size_t columns = (size_t)(l1 ? world->columns_1 : world->columns_2);
+    rank->weights[l1] = calloc(experts * columns + 1, sizeof *rank->weights[l1]);
+    rank->rows[l1] = calloc(bands, sizeof *rank->rows[l1]);
+    good = good && rank->weights[l1] && rank->rows[l1];
+  }
+  if (!good) return no_memory();
+  for (int32_t i = 0; i < world->clusters; i++)
+    rank->cluster[i].task = rank->cluster[i].unreleased = rank->cluster[i].unstored = -1;
+  return DT_OK;
+}
+
+static void release_world(layer_world *world) {
+  for (int32_t r = 0; world->rank && r < world->model->ranks; r++) {
+    layer_rank *rank = &world->rank[r];
+    layer_table_release(&rank->table);
+    free(rank->cluster);
+    free(rank->arrived);
+    free(rank->released);
+    for (int l1 = 0; l1 < 2; l1++) free(rank->weights[l1]), free(rank->rows[l1]);
+    free(rank->pieces);
+  }
+  free(world->rank);
+  free(world->events);
+}
+
+/* The tile that ends first; INFINITY: none runs. */
+static double next_end(const layer_world *world, int32_t *rank, int32_t *cluster) {
+  double first = INFINITY;
+  for (int32_t r = 0; r < world->model->ranks; r++) {
+    const layer_rank *k = &world->rank[r];
+    for (int32_t i = 0; i < world->clusters; i++) {
+      const layer_cluster *c = &k->cluster[i];
+      if (c->state != LAYER_RUNNING) continue;
+      const double end = c->done < 1.0 ? k->updated + (1.0 - c->done) / c->rate : k->updated;
+      const double at = fmax(end, c->accepted);
+      if (at < first) first = at, *rank = r, *cluster = i;
+    }
+  }
+  return first;
+}
+
+static void take(layer_world *world, const layer_event *event) {
+  layer_rank *rank = &world->rank[event->rank];
+  switch (event->kind) {
+  case LAYER_START:
+    layer_start_tiles(world, event->rank);
+    return;
+  case LAYER_ARRIVED:
+    rank->arrived[event->index] += event->rows;
+    layer_advance(world, rank);
+    rank->traffic += 2.0 * event->rows * (double)world->model->hidden;
+    if (rank->started) layer_wake(world, rank);
+    return;
+  case LAYER_COPIED:
+    layer_copy_next(world, event->rank, event->index, event->rows);
+    return;
+  case LAYER_RELEASED:
+    layer_release(world, rank, event->index);
+    return;
+  }
+}
+
+static void run(layer_world *world) {
+  for (;;) {
+    int32_t rank = -1, cluster = -1;
+    layer_event event;
+    const double end = next_end(world, &rank, &cluster);
+    if (layer_pop(world, end, &event)) {
+      world->now = event.at;
+      take(world, &event);
+    } else if (rank >= 0) {
+      world->now = end;
+      layer_advance(world, &world->rank[rank]);
+      layer_finish(world, rank, cluster);
+      layer_rates(world, &world->rank[rank]);
+    } else {
+      return;
+    }
+  }
+}
+
+/* serial: rows of other ranks, once all tiles are there. */
+static double put_end(const layer_world *world, int32_t self, double stored) {
+  const dt_layer_costs *c = world->costs;
+  double rows = 0.0;
+  for (int32_t source = 0; source < world->model->ranks; source++)
+    for (int32_t e = 0; source != self && e < world->experts; e++) rows += layer_count(world, source, self, e);
+  return stored + c->put_s + 2.0 * rows * (double)world->model->hidden / c->link_bytes_per_s + c->link_latency_s;
+}
+
+/* Everything is over: what it took. A rank reduces when all rows of all ranks are there. */
+static dt_status read_answer(const layer_world *world, dt_layer_answer *answer) {
+  const dt_layer_model *m = world->model;
+  double sent = 0.0, tokens = 0.0;
+  *answer = (dt_layer_answer){.plan_s = world->alone ? 0.0
+                                                     : world->costs->plan_s +
+                                                           world->costs->plan_expert_s * m->experts_per_rank * m->ranks,
+                              .dispatch_s = world->dispatched,
+                              .clock_ratio = world->clock};
+  for (int32_t r = 0; r < m->ranks; r++) {
+    const layer_rank *rank = &world->rank[r];
+    for (int32_t i = 0; i < world->clusters; i++)
+      if (rank->cluster[i].state != LAYER_DONE)
+        return dt_fail(DT_ERR_INPUT, "price of a layer: rank %d waits for ever; counts that agree are allowed", r);
+    const double end = fmax(rank->sent, world->dispatched);
+    answer->tiles_s = fmax(answer->tiles_s, end);
+    answer->memory_bytes = fmax(answer->memory_bytes, rank->traffic);
+    sent = fmax(sent, world->order.schedule == DT_SCHEDULE_SERIAL && !world->alone ? put_end(world, r, end) : end);
+    tokens = fmax(tokens, (double)m->tokens[r]);
+  }
+  const double reduced = tokens * (m->top_k + 1.0) * 2.0 * (double)m->hidden;
+  const double reduce_s = world->costs->reduce_s + reduced / world->costs->reduce_bytes_per_s;
+  answer->combine_s = sent - answer->tiles_s;
+  answer->tiles_s -= answer->dispatch_s;
+  answer->dispatch_s -= answer->plan_s;
+  answer->reduce_s = world->alone ? 0.0 : reduce_s;
+  answer->total_s = sent + answer->reduce_s;
+  return DT_OK;
+}
+
+static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *order,
+                          int32_t alone, double clock, dt_layer_answer *answer, double *energy) {
+  const int32_t clusters = model->sms / 2;
+  layer_world world = {.model = model,
+                       .costs = costs,
+                       .order = with_defaults(order, clusters),
+                       .alone = alone,
+                       .clock = clock,
+                       .clusters = clusters,
+                       .experts = model->experts_per_rank,
+                       .columns_1 = layer_divide_up(model->intermediate, LAYER_COLUMN_1),
+                       .columns_2 = layer_divide_up(model->hidden, LAYER_COLUMN_2),
+                       .piece_rows = LAYER_BAND,
+                       .rank = calloc((size_t)model->ranks, sizeof *world.rank)};
+  while (world.piece_rows > 8 && world.piece_rows * 2 * model->hidden > BAND_BYTES) world.piece_rows /= 2;
+  dt_status status = world.rank ? DT_OK : no_memory();
+  for (int32_t r = 0; !status && r < model->ranks; r++) status = create_rank(&world, r);
+  for (int32_t r = 0; !status && r < model->ranks; r++) status = layer_dispatch_create(&world, r);
+  if (!status) {
+    world.now = alone ? 0.0 : costs->plan_s + costs->plan_expert_s * model->experts_per_rank * model->ranks;
+    for (int32_t r = 0; r < model->ranks; r++) layer_dispatch_start(&world, r);
+    run(&world);
+    status = world.no_memory ? no_memory() : read_answer(&world, answer);
+    *energy = 0.0;
+    for (int32_t r = 0; r < model->ranks; r++)
+      *energy = fmax(*energy, world.rank[r].energy + world.rank[r].traffic * costs->power_s_per_byte / clock);
+  }
+  release_world(&world);
+  return status;
+}
+
+/* The clock settles to the power that a layer takes again and again; tile_s is of bursts. */
+static dt_status find_clock(const dt_layer_model *model, const dt_layer_costs *costs, double *clock) {
+  const dt_layer_order direct = {.schedule = DT_SCHEDULE_DIRECT};
+  dt_layer_answer answer;
+  double energy;
+  dt_status status = simulate(model, costs, &direct, 1, 1.0, &answer, &energy);
+  if (status) return status;
+  const double settled = answer.total_s / (answer.total_s + costs->sustained_s);
+  const double full = 1.0 + (costs->sustained_ratio - 1.0) * settled;
+  status = simulate(model, costs, &direct, 1, full, &answer, &energy);
+  if (status) return status;
+  const double power = answer.total_s > 0.0 ? energy * full / answer.total_s : 0.0;
+  *clock = fmax(full * (power > 1.0 ? power : pow(power, 1.0 / clock_power)), costs->least_ratio);
+  return DT_OK;
+}
+
+static dt_status check(const dt_layer_model *m) {
+  if (m == NULL || m->size != sizeof *m)
+    return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_layer_model_init; %zu expected", sizeof *m);
+  const struct {
+    const char *name;
+    int64_t value, least, most;
+  } fields[] = {{"ranks", m->ranks, 1, RANKS_MAX},
+                {"experts_per_rank", m->experts_per_rank, 1, 1 << 16},
+                {"top_k", m->top_k, 1, 1 << 10},
+                {"hidden", m->hidden, 1, 1 << 20},
+                {"intermediate", m->intermediate, 1, 1 << 20},
+                {"sms", m->sms, 2, 1 << 12},
+                {"head", m->head, 0, 1024}};
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    if (fields[i].value < fields[i].least || fields[i].value > fields[i].most)
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %lld; %lld to %lld is allowed", fields[i].name, (long long)fields[i].value,
+                     (long long)fields[i].least, (long long)fields[i].most);
+  if (!m->counts || !m->tokens) return dt_fail(DT_ERR_ARGUMENT, "counts, tokens: NULL; both are needed");
+  const int64_t cells = (int64_t)m->ranks * m->ranks * m->experts_per_rank;
+  for (int64_t i = 0; i < cells; i++)
+    if (m->counts[i] < 0 || m->counts[i] > 1 << 26)
+      return dt_fail(DT_ERR_ARGUMENT, "counts[%lld]: %d; 0 to 2^26 is allowed", (long long)i, m->counts[i]);
+  for (int32_t r = 0; r < m->ranks; r++)
+    if (m->tokens[r] < 0)
+      return dt_fail(DT_ERR_ARGUMENT, "tokens[%d]: %lld; 0 or more is allowed", r, (long long)m->tokens[r]);
+  return DT_OK;
+}
+
+static dt_status check_order(const dt_layer_order *o) {
+  if (o->schedule < DT_SCHEDULE_SERIAL || o->schedule > DT_SCHEDULE_ALTERNATE || o->schedule == DT_SCHEDULE_SIGNAL)
+    return dt_fail(DT_ERR_UNSUPPORTED, "schedule: %s; serial, direct, wave, interleave or alternate on GPUs",
+                   dt_schedule_name(o->schedule));
+  if (o->raster_bands < 0 || o->raster_bands % 2 != 0 || o->group_tasks < 0 || o->lead < 0 || o->wave_experts < 0)
+    return dt_fail(DT_ERR_ARGUMENT,
+                   "raster_bands, group_tasks, lead, wave_experts: %d, %d, %d, %d; 0 or more, the first even",
+                   o->raster_bands, o->group_tasks, o->lead, o->wave_experts);
+  return DT_OK;
+}
+
+void dt_layer_model_init(dt_layer_model *model) {
+  *model =
+      (dt_layer_model){.size = sizeof *model, .ranks = 1, .experts_per_rank = 1, .top_k = 1, .sms = 132, .head = 256};
+}
+
+dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *orders,
+                         int32_t count, dt_layer_answer *answers) {
+  double clock = 1.0, energy;
+  dt_status status = check(model);
+  if (!status) status = dt_layer_costs_check(costs);
+  for (int32_t i = 0; !status && i < count; i++) status = check_order(&orders[i]);
+  if (!status) status = find_clock(model, costs, &clock);
+  for (int32_t i = 0; !status && i < count; i++)
+    status = simulate(model, costs, &orders[i], 0, clock, &answers[i], &energy);
+  return status;
+}
+
+dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs *costs, double *compute_s) {
+  const dt_layer_order direct = {.schedule = DT_SCHEDULE_DIRECT};
+  dt_layer_answer answer;
+  double clock = 1.0, energy;
+  dt_status status = check(model);
+  if (!status) status = dt_layer_costs_check(costs);
+  if (!status) status = find_clock(model, costs, &clock);
+  if (!status) status = simulate(model, costs, &direct, 1, clock, &answer, &energy);
+  if (!status) *compute_s = answer.total_s + costs->table_s;
+  return status;
+}

@@ -1,0 +1,126 @@
+/* A MoE layer on GPUs, simulated as it is launched: what the files layer_*.c share. A worker is a cluster of two
+ * multiprocessors, the table is the device's. docs/model.md says what is mirrored. */
+#ifndef DT_SIM_LAYER_H
+#define DT_SIM_LAYER_H
+
+#include <draintile/simulate.h>
+
+enum { LAYER_BAND = 128, LAYER_SHORT = 64, LAYER_COLUMN_1 = 128, LAYER_COLUMN_2 = 256, LAYER_USERS = 16 };
+
+/* A cluster's task: two bands at one column, or one band at two (column[1] -1: only one is left). */
+typedef struct layer_task {
+  int32_t expert, l1, pair;
+  int32_t band[2], rows[2], column[2];
+} layer_task;
+
+typedef struct layer_table {
+  layer_task *tasks;
+  int32_t count, bands;
+  int32_t *band_rows;  /* [bands] */
+  int32_t *first_band; /* [experts + 1] */
+} layer_table;
+
+/* Rows of one expert and source in one band of `peer`, copied by one warp, or by all before the tiles. */
+typedef struct layer_piece {
+  int32_t rows, peer, band;
+} layer_piece;
+
+/* What the cache may still hold: the rank's memory traffic when it was read from the first byte to the last, and the
+ * clusters that read it now. */
+typedef struct layer_panel {
+  double first, last;
+  int32_t seen, users;
+  int32_t user[LAYER_USERS];
+} layer_panel;
+
+typedef enum layer_state { LAYER_IDLE, LAYER_WAITING, LAYER_RUNNING, LAYER_DONE } layer_state;
+
+typedef struct layer_cluster {
+  layer_state state;
+  int32_t drawn[3], drawn_count; /* tickets held, the next first */
+  int32_t task;                  /* running, or run last; -1: none */
+  int32_t unreleased;            /* an L1 task whose stores leave during this one; -1: none */
+  int32_t unstored;              /* the task whose writes reach memory during this one; -1: none */
+  double done;                   /* share of the task */
+  double time_s;                 /* that it takes when nothing holds it up */
+  double rows_bytes, bytes;      /* from memory: of rows and stores; with weights, as it stands now */
+  double rate;                   /* shares a second */
+  double accepted;               /* not over before the link has taken the last tile's rows */
+  double began;                  /* memory traffic of the rank then */
+  int32_t panels, panel[2];
+  double panel_bytes[2];
+} layer_cluster;
+
+typedef struct layer_rank {
+  layer_table table;
+  int32_t next_task;
+  layer_cluster *cluster;
+  int32_t *arrived, *released; /* [bands] rows; L1 columns */
+  layer_panel *weights[2];     /* of L2, of L1: [experts][columns] */
+  layer_panel *rows[2];        /* act, expert rows: [bands] */
+  double traffic, updated;     /* bytes that memory moved, until when */
+  double link_free;            /* when the link will have sent all it was given */
+  layer_piece *pieces;
+  int32_t piece_count, next_piece, started;
+  double sent;   /* when this rank's rows are at their owners */
+  double energy; /* seconds of all multiprocessors at the full rate */
+} layer_rank;
+
+typedef enum layer_event_kind { LAYER_START, LAYER_ARRIVED, LAYER_COPIED, LAYER_RELEASED } layer_event_kind;
+typedef struct layer_event {
+  double at;
+  uint64_t order;
+  layer_event_kind kind;
+  int32_t rank, index, rows; /* START: -; ARRIVED: band, rows; COPIED: piece, rows so far; RELEASED: task */
+} layer_event;
+
+typedef struct layer_world {
+  const dt_layer_model *model;
+  const dt_layer_costs *costs;
+  dt_layer_order order;
+  int32_t alone; /* L1 and L2 only: rows are there, and stay */
+  double clock;  /* tiles take so many times tile_s */
+  int32_t clusters, experts, columns_1, columns_2, piece_rows;
+  layer_rank *rank;
+  double now, dispatched; /* when the slowest rank's dispatch kernel is over */
+  layer_event *events;
+  int32_t event_count, event_room;
+  uint64_t event_order;
+  int32_t no_memory;
+} layer_world;
+
+/* layer_tasks.c */
+dt_status layer_table_create(const layer_world *world, int32_t rank, layer_table *table);
+void layer_table_release(layer_table *table);
+
+/* layer_events.c */
+void layer_push(layer_world *world, layer_event event);
+int layer_pop(layer_world *world, double before, layer_event *event); /* 0: none until then */
+
+/* layer_dispatch.c */
+dt_status layer_dispatch_create(layer_world *world, int32_t rank);
+void layer_dispatch_start(layer_world *world, int32_t rank);                         /* the kernel before the tiles */
+void layer_copy_next(layer_world *world, int32_t rank, int32_t piece, int32_t rows); /* a warp beside them */
+/* Gives bytes to the link; returns when they are visible, and in *accepted when their sender goes on. */
+double layer_link(layer_world *world, layer_rank *rank, double bytes, double *accepted);
+double layer_row_bytes(const layer_world *world, int32_t source, int32_t peer); /* on the link */
+
+/* layer_memory.c */
+void layer_advance(layer_world *world, layer_rank *rank); /* to world->now */
+void layer_rates(layer_world *world, layer_rank *rank);
+double layer_read_rows(const layer_world *world, layer_rank *rank, layer_panel *rows, double bytes);
+
+/* layer_cluster.c */
+void layer_start_tiles(layer_world *world, int32_t rank);
+void layer_wake(layer_world *world, layer_rank *rank);
+void layer_finish(layer_world *world, int32_t rank, int32_t cluster);
+void layer_release(layer_world *world, layer_rank *rank, int32_t task);
+
+static inline int32_t layer_divide_up(int64_t a, int64_t b) {
+  return (int32_t)((a + b - 1) / b);
+}
+static inline int32_t layer_count(const layer_world *world, int32_t source, int32_t peer, int32_t expert) {
+  return world->model->counts[((int64_t)source * world->model->ranks + peer) * world->experts + expert];
+}
+
+#endif

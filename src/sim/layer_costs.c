@@ -1,0 +1,136 @@
+/* What a layer on GPUs costs, by a platform file. */
+#include <math.h>
+#include <stddef.h>
+
+#include "core/error.h"
+#include "layer.h"
+
+/* What no calibration measures yet, on H200; a constant of the platform with that name replaces it. docs/model.md says
+ * where each comes from. */
+static const struct {
+  size_t offset;
+  const char *name;
+  double value;
+} fields[] = {
+    {offsetof(dt_layer_costs, tile_1_s), "sim_layer_tile_1_s", NAN}, /* NAN: of the platform, below */
+    {offsetof(dt_layer_costs, tile_2_s), "sim_layer_tile_2_s", NAN},
+    {offsetof(dt_layer_costs, short_ratio), "sim_layer_short_ratio", 0.63},
+    {offsetof(dt_layer_costs, sustained_ratio), "sim_layer_sustained_ratio", 1.18},
+    {offsetof(dt_layer_costs, sustained_s), "sim_layer_sustained_s", 0.8e-3},
+    {offsetof(dt_layer_costs, least_ratio), "sim_layer_least_ratio", 0.72},
+    {offsetof(dt_layer_costs, power_s_per_byte), "sim_layer_power_s_per_byte", 48e-15},
+    {offsetof(dt_layer_costs, memory_bytes_per_s), "sim_layer_memory_bytes_per_s", 4.5e12},
+    {offsetof(dt_layer_costs, cache_bytes), "sim_layer_cache_bytes", 29e6},
+    {offsetof(dt_layer_costs, link_bytes_per_s), "sim_layer_link_bytes_per_s", NAN},
+    {offsetof(dt_layer_costs, link_capacity_bytes), "sim_layer_link_capacity_bytes", NAN},
+    {offsetof(dt_layer_costs, link_latency_s), "sim_layer_link_latency_s", NAN},
+    {offsetof(dt_layer_costs, copy_bytes_per_s), "sim_layer_copy_bytes_per_s", NAN},
+    {offsetof(dt_layer_costs, warp_bytes_per_s), "sim_layer_warp_bytes_per_s", 1.7e9},
+    {offsetof(dt_layer_costs, copy_warps), "sim_layer_copy_warps_count", 1.5},
+    {offsetof(dt_layer_costs, launch_s), "sim_layer_launch_s", NAN},
+    {offsetof(dt_layer_costs, plan_s), "sim_layer_plan_s", 20e-6},
+    {offsetof(dt_layer_costs, plan_expert_s), "sim_layer_plan_expert_s", 30e-9},
+    {offsetof(dt_layer_costs, table_s), "sim_layer_table_s", 8e-6},
+    {offsetof(dt_layer_costs, fill_s), "sim_layer_fill_s", 2.5e-6},
+    {offsetof(dt_layer_costs, release_s), "sim_layer_release_s", 2e-6},
+    {offsetof(dt_layer_costs, store_s), "sim_layer_store_s", 2e-6},
+    {offsetof(dt_layer_costs, put_s), "sim_layer_put_s", 4e-6},
+    {offsetof(dt_layer_costs, reduce_s), "sim_layer_reduce_s", 6e-6},
+    {offsetof(dt_layer_costs, reduce_bytes_per_s), "sim_layer_reduce_bytes_per_s", NAN},
+};
+enum { FIELDS = sizeof fields / sizeof *fields };
+static const double burst_bytes = 32768.0; /* of a producer: what the burst tables were measured for most densely */
+
+static double *field_of(dt_layer_costs *costs, size_t i) {
+  return (double *)(void *)((char *)costs + fields[i].offset);
+}
+
+static dt_status tile_time(const dt_platform *platform, int64_t k, double *seconds) {
+  const dt_platform_table *table = dt_platform_find_table(platform, "tile_s", NULL, NULL, NULL);
+  double at[DT_PLATFORM_ARGUMENTS] = {(double)k};
+  dt_interval time;
+  int inside = 0;
+  if (!table || table->argument_count != 1)
+    return dt_fail(DT_ERR_INPUT, "tables.tile_s: missing; a platform file of a GPU with its tile times is allowed");
+  dt_status status = dt_platform_interpolate(table, at, &time, &inside);
+  if (status) return status;
+  *seconds = time.value;
+  if (inside) return DT_OK;
+  double edge = table->points[0].at[0]; /* beyond the measured range: in proportion to the nearest K */
+  for (size_t i = 1; i < table->point_count; i++) {
+    double k_i = table->points[i].at[0];
+    if ((double)k > edge ? k_i > edge : k_i < edge) edge = k_i;
+  }
+  *seconds *= (double)k / edge;
+  return DT_OK;
+}
+
+/* The link as all multiprocessors store to it, both ways at once. */
+static dt_status read_link(const dt_platform *platform, int32_t sms, dt_layer_costs *costs) {
+  dt_burst_model_interval link = {{0.0, 0.0, 0.0}, {0.0, 0.0, 0.0}, {0.0, 0.0, 0.0}};
+  const dt_platform_question both = {sms, burst_bytes, "both-ways", "st.v4", NULL},
+                             any = {sms, burst_bytes, NULL, NULL, NULL};
+  dt_status status = DT_OK;
+  if (dt_platform_burst_model(platform, &both, &link, NULL))
+    status = dt_platform_burst_model(platform, &any, &link, NULL);
+  costs->link_bytes_per_s = link.rate_bytes_per_s.value;
+  costs->link_capacity_bytes = link.capacity_bytes.value;
+  return status;
+}
+
+dt_status dt_layer_costs_from_platform(const dt_platform *platform, int64_t hidden, int64_t intermediate, int32_t sms,
+                                       dt_layer_costs *costs) {
+  static const char *const names[] = {"launch_s", "link_latency_s", "fence_sys_s", "flag_release_s",
+                                      "memory_bytes_per_s"};
+  enum { LAUNCH, LATENCY, FENCE, FLAG, MEMORY, NAMES };
+  if (hidden < 1 || intermediate < 1 || sms < 2)
+    return dt_fail(DT_ERR_ARGUMENT, "hidden, intermediate, sms: %lld, %lld, %d; 1 or more, 2 or more is allowed",
+                   (long long)hidden, (long long)intermediate, sms);
+  dt_interval value[NAMES];
+  dt_layer_costs read;
+  for (size_t i = 0; i < FIELDS; i++) *field_of(&read, i) = fields[i].value;
+  dt_status status = tile_time(platform, hidden, &read.tile_1_s);
+  if (!status) status = tile_time(platform, intermediate, &read.tile_2_s);
+  for (int i = 0; i < NAMES && !status; i++) status = dt_platform_lookup(platform, names[i], &value[i]);
+  if (!status) status = read_link(platform, sms, &read);
+  if (status) return status;
+  read.launch_s = value[LAUNCH].value;
+  read.link_latency_s = value[LATENCY].value + value[FENCE].value + value[FLAG].value;
+  read.copy_bytes_per_s = 0.5 * value[MEMORY].value; /* read and written */
+  read.reduce_bytes_per_s = value[MEMORY].value;
+  for (size_t i = 0; i < FIELDS; i++) {
+    const dt_platform_constant *constant = dt_platform_find_constant(platform, fields[i].name);
+    if (constant) *field_of(&read, i) = constant->interval.value;
+  }
+  status = dt_layer_costs_check(&read);
+  if (!status) *costs = read;
+  return status;
+}
+
+dt_status dt_layer_costs_check(const dt_layer_costs *costs) {
+  if (costs == NULL) return dt_fail(DT_ERR_ARGUMENT, "costs: NULL; needed");
+  dt_layer_costs copy = *costs;
+  for (size_t i = 0; i < FIELDS; i++) {
+    const double value = *field_of(&copy, i);
+    if (!(value >= 0.0) || !isfinite(value))
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %g; a finite number >= 0 is allowed", fields[i].name, value);
+  }
+  const struct {
+    const char *name;
+    double value;
+  } above[] = {{"tile_1_s", costs->tile_1_s},
+               {"tile_2_s", costs->tile_2_s},
+               {"short_ratio", costs->short_ratio},
+               {"least_ratio", costs->least_ratio},
+               {"memory_bytes_per_s", costs->memory_bytes_per_s},
+               {"cache_bytes", costs->cache_bytes},
+               {"link_bytes_per_s", costs->link_bytes_per_s},
+               {"copy_bytes_per_s", costs->copy_bytes_per_s},
+               {"warp_bytes_per_s", costs->warp_bytes_per_s},
+               {"copy_warps", costs->copy_warps},
+               {"reduce_bytes_per_s", costs->reduce_bytes_per_s}};
+  for (size_t i = 0; i < sizeof above / sizeof *above; i++)
+    if (above[i].value <= 0.0)
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %g; a number above 0 is allowed", above[i].name, above[i].value);
+  return DT_OK;
+}

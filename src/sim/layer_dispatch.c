@@ -1,0 +1,116 @@
+/* Dispatch: its first pieces on all multiprocessors before the tiles, the others by warps beside them; and the link,
+ * which they share with L2's rows. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "layer.h"
+
+enum { PIECE_BYTES = 160 * 1024, COPY_BYTES = 16384 };
+
+double layer_row_bytes(const layer_world *world, int32_t source, int32_t peer) {
+  const dt_layer_model *m = world->model;
+  const double bytes = 2.0 * (double)m->hidden;
+  if (!m->dispatch_rows || source == peer) return bytes;
+  int64_t slots = 0;
+  for (int32_t e = 0; e < world->experts; e++) slots += layer_count(world, source, peer, e);
+  return slots ? bytes * (double)m->dispatch_rows[source * m->ranks + peer] / (double)slots : bytes;
+}
+
+double layer_link(layer_world *world, layer_rank *rank, double bytes, double *accepted) {
+  const dt_layer_costs *c = world->costs;
+  rank->link_free = fmax(rank->link_free, world->now) + bytes / c->link_bytes_per_s;
+  *accepted = rank->link_free - c->link_capacity_bytes / c->link_bytes_per_s;
+  return rank->link_free + c->link_latency_s;
+}
+
+static int add(layer_rank *rank, int32_t *room, layer_piece piece) {
+  if (rank->piece_count == *room) {
+    *room = *room ? 2 * *room : 1024;
+    layer_piece *pieces = realloc(rank->pieces, (size_t)*room * sizeof *pieces);
+    if (!pieces) return 0;
+    rank->pieces = pieces;
+  }
+  rank->pieces[rank->piece_count++] = piece;
+  return 1;
+}
+
+/* Experts ascending, of each the next rank's first and this one's own last; cut where the expert's rows are. */
+dt_status layer_dispatch_create(layer_world *world, int32_t self) {
+  const int32_t ranks = world->model->ranks;
+  layer_rank *rank = &world->rank[self];
+  int32_t room = 0, good = 1;
+  for (int32_t e = 0; e < world->experts; e++)
+    for (int32_t k = 1; k <= ranks; k++) {
+      const int32_t peer = (self + k) % ranks;
+      int32_t low = 0, end;
+      for (int32_t owner = (peer + 1) % ranks; owner != self; owner = (owner + 1) % ranks)
+        low += layer_count(world, owner, peer, e);
+      end = low + layer_count(world, self, peer, e);
+      while (good && low < end) {
+        const int32_t cut = (low / world->piece_rows + 1) * world->piece_rows, to = cut < end ? cut : end;
+        const int32_t band = world->rank[peer].table.first_band[e] + low / LAYER_BAND;
+        good = add(rank, &room, (layer_piece){to - low, peer, band});
+        low = to;
+      }
+    }
+  return good ? DT_OK : dt_fail(DT_ERR_MEMORY, "price of a layer: no memory for its dispatch");
+}
+
+void layer_dispatch_start(layer_world *world, int32_t self) {
+  const dt_layer_costs *c = world->costs;
+  layer_rank *rank = &world->rank[self];
+  const int64_t head_of = world->order.schedule == DT_SCHEDULE_SERIAL ? 1024 : world->model->head;
+  const int32_t head = world->alone ? rank->piece_count : (int32_t)((rank->piece_count * head_of + 1023) / 1024);
+  double away = 0.0, own = 0.0;
+  for (int32_t i = 0; i < head; i++) {
+    const layer_piece *piece = &rank->pieces[i];
+    const double bytes = piece->rows * layer_row_bytes(world, self, piece->peer);
+    *(piece->peer == self ? &own : &away) += bytes;
+  }
+  rank->next_piece = head;
+  const double begin = world->now + c->fill_s, away_s = away / c->link_bytes_per_s;
+  const double taken = away_s - c->link_capacity_bytes / c->link_bytes_per_s;
+  const double end = begin + fmax(fmax(taken, own / c->copy_bytes_per_s), 0.0) + c->release_s;
+  rank->link_free = begin + away_s;
+  for (int32_t i = 0; i < head; i++) {
+    const layer_piece *piece = &rank->pieces[i];
+    const double at = piece->peer == self ? end : rank->link_free + c->link_latency_s;
+    layer_push(world, (layer_event){.at = world->alone ? world->now : at,
+                                    .kind = LAYER_ARRIVED,
+                                    .rank = piece->peer,
+                                    .index = piece->band,
+                                    .rows = piece->rows});
+  }
+  const double start = world->alone ? world->now : end;
+  world->dispatched = fmax(world->dispatched, start);
+  layer_push(world, (layer_event){.at = start + c->launch_s, .kind = LAYER_START, .rank = self});
+}
+
+void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t copied) {
+  const dt_layer_costs *c = world->costs;
+  layer_rank *rank = &world->rank[self];
+  if (index < 0 || copied >= rank->pieces[index].rows) {
+    if (rank->next_piece >= rank->piece_count) return;
+    index = rank->next_piece++;
+    copied = 0;
+  }
+  const layer_piece *piece = &rank->pieces[index];
+  const double row_bytes = layer_row_bytes(world, self, piece->peer);
+  int32_t rows = (int32_t)(COPY_BYTES / (2 * world->model->hidden));
+  rows = rows < 1 ? 1 : rows;
+  if (rows > piece->rows - copied) rows = piece->rows - copied;
+  double done = world->now + rows * row_bytes / c->warp_bytes_per_s, there = done + c->release_s;
+  if (piece->peer != self) {
+    double accepted;
+    const double visible = layer_link(world, rank, rows * row_bytes, &accepted);
+    done = fmax(done, accepted);
+    there = fmax(visible, done + c->link_latency_s);
+  }
+  if (copied + rows >= piece->rows)
+    layer_push(world,
+               (layer_event){
+                   .at = there, .kind = LAYER_ARRIVED, .rank = piece->peer, .index = piece->band, .rows = piece->rows});
+  layer_push(world,
+             (layer_event){.at = done, .kind = LAYER_COPIED, .rank = self, .index = index, .rows = copied + rows});
+}

@@ -1,0 +1,168 @@
+/* The table of a layer's L1 and L2 tasks, in the order of the device's (src/cuda/moe_plan.h). */
+#include "layer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+enum { ALL = 1 << 28 };
+
+typedef struct layer_run {
+  int32_t expert, rows, first_band, l1, columns, short_alone;
+} layer_run;
+
+static layer_task band_task(const layer_run *run, int32_t band, int32_t next) {
+  const int32_t left = run->rows - band * LAYER_BAND, left_next = run->rows - next * LAYER_BAND;
+  return (layer_task){.expert = run->expert,
+                      .l1 = run->l1,
+                      .pair = band != next,
+                      .band = {run->first_band + band, run->first_band + next},
+                      .rows = {left < LAYER_BAND ? left : LAYER_BAND, left_next < LAYER_BAND ? left_next : LAYER_BAND}};
+}
+
+/* Writes the tasks of a unit's bands, two columns at a time; returns how many. to: NULL counts them. */
+static int32_t unit_tasks(const layer_run *run, int32_t first, int32_t pairs, int32_t singles, layer_task *to) {
+  int32_t count = 0;
+  for (int32_t column = 0; column < run->columns; column += 2) {
+    const int32_t two = run->columns - column > 1 ? 2 : 1;
+    for (int32_t i = 0; i < two * pairs; i++, count++) {
+      if (!to) continue;
+      to[count] = band_task(run, first + 2 * (i % pairs), first + 2 * (i % pairs) + 1);
+      to[count].column[0] = to[count].column[1] = column + i / pairs;
+    }
+    for (int32_t i = 0; i < singles; i++, count++) {
+      if (!to) continue;
+      to[count] = band_task(run, first + 2 * pairs + i, first + 2 * pairs + i);
+      to[count].column[0] = column;
+      to[count].column[1] = two == 2 ? column + 1 : -1;
+    }
+  }
+  return count;
+}
+
+static int32_t run_tasks(const layer_run *run, int32_t raster_bands, layer_task *to) {
+  const int32_t bands = layer_divide_up(run->rows, LAYER_BAND);
+  int32_t count = 0;
+  for (int32_t first = 0; first < bands; first += raster_bands) {
+    const int32_t left = bands - first, unit = left < raster_bands ? left : raster_bands;
+    const int32_t last_rows = run->rows - (bands - 1) * LAYER_BAND;
+    const int32_t alone = run->short_alone && unit == left && last_rows <= LAYER_SHORT;
+    const int32_t pairs = (unit - alone) / 2;
+    count += unit_tasks(run, first, pairs, unit - 2 * pairs, to ? to + count : NULL);
+  }
+  return count;
+}
+
+typedef struct layer_groups {
+  int32_t *l1, *l2;  /* [experts + 1] first task */
+  int32_t *group;    /* [experts] */
+  int32_t *group_l1; /* [groups + 1] L1 tasks before each */
+  int32_t count;
+} layer_groups;
+
+static void make_groups(const layer_world *world, layer_groups *groups) {
+  int32_t before = 0, group = 0;
+  for (int32_t e = 0; e < world->experts; e++) {
+    const int32_t raw =
+        world->order.wave_experts > 0 ? e / world->order.wave_experts : groups->l1[e] / world->order.group_tasks;
+    if (e > 0 && raw != before) group++;
+    if (e == 0 || raw != before) groups->group_l1[group] = groups->l1[e];
+    groups->group[e] = group;
+    before = raw;
+  }
+  groups->count = group + 1;
+  groups->group_l1[group + 1] = groups->l1[world->experts];
+}
+
+/* How many L1 tasks come before L2 task `task` of `expert`; *peak: alternate's, of the experts until this one. */
+static int32_t l1_before(const layer_world *world, const layer_groups *groups, int32_t expert, int32_t task,
+                         int32_t *peak) {
+  const int32_t all = groups->l1[world->experts], lead = world->order.lead;
+  if (lead >= ALL) return all;
+  if (world->order.schedule == DT_SCHEDULE_ALTERNATE) {
+    const int32_t need = groups->l1[expert + 1] - groups->l2[expert];
+    const int32_t warm = groups->group_l1[lead < groups->count ? lead : groups->count];
+    if (need > *peak) *peak = need;
+    const int32_t at = task + (warm > *peak ? warm : *peak);
+    return at < all ? at : all;
+  }
+  const int32_t group = groups->group[expert] + lead + 1;
+  return groups->group_l1[group < groups->count ? group : groups->count];
+}
+
+static dt_status fill(const layer_world *world, const int32_t *rows, layer_groups *groups, layer_table *table) {
+  const int32_t raster = world->order.raster_bands, alone = world->model->short_bands_alone;
+  for (int32_t e = 0; e < world->experts; e++) {
+    const layer_run l1 = {e, rows[e], table->first_band[e], 1, world->columns_1, alone};
+    const layer_run l2 = {e, rows[e], table->first_band[e], 0, world->columns_2, alone};
+    groups->l1[e + 1] = groups->l1[e] + run_tasks(&l1, raster, NULL);
+    groups->l2[e + 1] = groups->l2[e] + run_tasks(&l2, raster, NULL);
+  }
+  make_groups(world, groups);
+  const int32_t all = groups->l1[world->experts];
+  table->count = all + groups->l2[world->experts];
+  table->tasks = malloc(((size_t)table->count + 1) * sizeof *table->tasks);
+  layer_task *first = malloc(((size_t)all + 1) * sizeof *first);
+  if (!table->tasks || !first) {
+    free(first);
+    return DT_ERR_MEMORY;
+  }
+  int32_t place = 0, done = 0, peak = INT32_MIN;
+  for (int32_t e = 0; e < world->experts; e++) {
+    const layer_run l1 = {e, rows[e], table->first_band[e], 1, world->columns_1, alone};
+    run_tasks(&l1, raster, first + groups->l1[e]);
+  }
+  for (int32_t e = 0; e < world->experts; e++) {
+    const layer_run l2 = {e, rows[e], table->first_band[e], 0, world->columns_2, alone};
+    const int32_t count = groups->l2[e + 1] - groups->l2[e];
+    layer_task *second = malloc(((size_t)count + 1) * sizeof *second);
+    if (!second) {
+      free(first);
+      return DT_ERR_MEMORY;
+    }
+    run_tasks(&l2, raster, second);
+    for (int32_t i = 0; i < count; i++) {
+      const int32_t before = l1_before(world, groups, e, groups->l2[e] + i, &peak);
+      while (done < before) table->tasks[place++] = first[done++];
+      table->tasks[place++] = second[i];
+    }
+    free(second);
+  }
+  while (done < all) table->tasks[place++] = first[done++];
+  free(first);
+  return DT_OK;
+}
+
+dt_status layer_table_create(const layer_world *world, int32_t rank, layer_table *table) {
+  const int32_t experts = world->experts;
+  const size_t n = (size_t)experts + 2;
+  int32_t *memory = calloc(5 * n, sizeof *memory);
+  *table = (layer_table){.first_band = calloc(n, sizeof *table->first_band)};
+  dt_status status = memory && table->first_band ? DT_OK : DT_ERR_MEMORY;
+  if (!status) {
+    int32_t *rows = memory;
+    for (int32_t e = 0; e < experts; e++) {
+      for (int32_t source = 0; source < world->model->ranks; source++) rows[e] += layer_count(world, source, rank, e);
+      table->first_band[e + 1] = table->first_band[e] + layer_divide_up(rows[e], LAYER_BAND);
+    }
+    table->bands = table->first_band[experts];
+    table->band_rows = calloc((size_t)table->bands + 1, sizeof *table->band_rows);
+    if (!table->band_rows) status = DT_ERR_MEMORY;
+    for (int32_t e = 0; !status && e < experts; e++)
+      for (int32_t b = table->first_band[e]; b < table->first_band[e + 1]; b++) {
+        const int32_t left = rows[e] - (b - table->first_band[e]) * LAYER_BAND;
+        table->band_rows[b] = left < LAYER_BAND ? left : LAYER_BAND;
+      }
+    layer_groups groups = {memory + n, memory + 2 * n, memory + 3 * n, memory + 4 * n, 0};
+    if (!status) status = fill(world, rows, &groups, table);
+  }
+  free(memory);
+  return status ? dt_fail(status, "price of a layer: no memory for its table") : DT_OK;
+}
+
+void layer_table_release(layer_table *table) {
+  free(table->tasks);
+  free(table->band_rows);
+  free(table->first_band);
+}
