@@ -153,20 +153,27 @@ static double forward_s(rank *r, dt_cuda_moe *moe) {
   return 1e-3 * (double)ms;
 }
 
-/* Medians of the layer, first without timestamps. Makes the layer that has them. */
+/* Medians of the layer without and with timestamps, in turns. Makes the layer that has them. */
 static void time_layers(rank *r, double medians[2]) {
-  double *samples = malloc((size_t)options.repeat * sizeof *samples);
+  double *samples[2];
+  dt_cuda_moe *layers[2];
   for (int stamped = 0; stamped < 2; stamped++) {
     const dt_cuda_moe_config config = config_of(r, stamped);
-    must(dt_cuda_moe_create(&config, &r->weights, &r->moe));
-    for (int32_t i = -3; i < options.repeat; i++) {
-      const double seconds = forward_s(r, r->moe);
-      if (i >= 0) samples[i] = seconds;
-    }
-    medians[stamped] = dt_median(samples, (size_t)options.repeat);
-    if (!stamped) dt_cuda_moe_destroy(r->moe);
+    must(dt_cuda_moe_create(&config, &r->weights, &layers[stamped]));
+    samples[stamped] = malloc((size_t)options.repeat * sizeof **samples);
   }
-  free(samples);
+  for (int32_t i = -3; i < options.repeat; i++)
+    for (int stamped = 0; stamped < 2; stamped++) {
+      const double seconds = forward_s(r, layers[stamped]);
+      if (i >= 0) samples[stamped][i] = seconds;
+    }
+  for (int stamped = 0; stamped < 2; stamped++) {
+    medians[stamped] = dt_median(samples[stamped], (size_t)options.repeat);
+    free(samples[stamped]);
+  }
+  must(dt_comm_barrier(r->comm, "timed"));
+  dt_cuda_moe_destroy(layers[0]);
+  r->moe = layers[1];
 }
 
 static void print_figure(const char *name, const stores_list *list, const char *end) {
@@ -220,7 +227,7 @@ static void measure(rank *r, dt_schedule schedule, int local, const double layer
       forward_s(r, r->moe);
     }
     if (i >= 0)
-      must(stores_add(&r->samples, r->moe, r->stream, CYCLES_A_STAGE,
+      must(stores_add(&r->samples, r->moe, r->stream, i, CYCLES_A_STAGE,
                       options.rate > 0 ? options.capacity / options.rate : 0));
   }
   if (r->rank == 0) print_row(r, schedule, local, layer_s);

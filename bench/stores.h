@@ -25,8 +25,9 @@ typedef struct stores_samples {
 
 void stores_begin(stores_samples *samples); /* forgets, keeps the memory */
 void stores_end(stores_samples *samples);
-/* Reads what the last run of `moe` stamped. */
-dt_status stores_add(stores_samples *samples, dt_cuda_moe *moe, cudaStream_t stream, double cycles_a_stage,
+/* Reads what the last run of `moe` stamped, number `run`: tiles of a quarter of the clusters, another quarter each
+ * time, and every fourth time who stores at once. Whoever reads more keeps the GPU waiting. */
+dt_status stores_add(stores_samples *samples, dt_cuda_moe *moe, cudaStream_t stream, int32_t run, double cycles_a_stage,
                      double window_s);
 
 #endif

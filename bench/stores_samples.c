@@ -65,19 +65,24 @@ static dt_status add_role(stores_samples *s, const dt_cuda_moe *moe, int32_t cta
   return status;
 }
 
-dt_status stores_add(stores_samples *s, dt_cuda_moe *moe, cudaStream_t stream, double cycles_a_stage, double window_s) {
+static dt_status add_activity(stores_samples *s, dt_cuda_moe *moe, cudaStream_t stream, double window_s) {
   const dt_span *spans;
   size_t count;
   uint64_t lost;
   dt_store_activity activity;
   dt_status status = dt_cuda_moe_spans(moe, stream, &spans, &count, &lost);
   if (!status) status = dt_trace_stores(spans, count, 0, window_s, &activity);
-  for (int32_t c = 0; c < moe->recorder->ctas && !status; c++)
-    for (int32_t role = DT_STAMP_CONSUMER; role <= DT_STAMP_CONSUMER + 1 && !status; role++)
-      status = add_role(s, moe, c, role, cycles_a_stage);
   if (!status) status = add(&s->active_mean, activity.active_mean);
   if (!status) status = add(&s->active_max, activity.active_max);
-  if (!status) status = add(&s->k_act, activity.k_act);
-  if (!status) s->lost += lost;
+  return status ? status : add(&s->k_act, activity.k_act);
+}
+
+dt_status stores_add(stores_samples *s, dt_cuda_moe *moe, cudaStream_t stream, int32_t run, double cycles_a_stage,
+                     double window_s) {
+  dt_status status = run % 4 == 0 ? add_activity(s, moe, stream, window_s) : dt_recorder_read(moe->recorder, stream);
+  for (int32_t c = 0; c < moe->recorder->ctas && !status; c++)
+    for (int32_t role = DT_STAMP_CONSUMER; (c / 2 + run) % 4 == 0 && role <= DT_STAMP_CONSUMER + 1 && !status; role++)
+      status = add_role(s, moe, c, role, cycles_a_stage);
+  if (!status) s->lost += moe->recorder->lost;
   return status;
 }
