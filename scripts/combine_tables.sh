@@ -86,6 +86,21 @@ table() { # jq program that prints lines
      ([$all.sweep[] | select(setting == $s) | {c: .consumers, t: of("signal")}] | min_by(.t)) as $c |
      "| \(.rows) | \(.n) | \(.experts) | \(.router) | \(of("loop-graph") | us) | \(grouped | us) | \(of("bulk") | us) | \(of("signal") | us) | \([$o[] | select(.order == "remote-first")][0] | of("signal") | us) | \(if $c then "\($c.t | us) (\($c.c))" else "-" end) | \(of("gemm") | us) | \(of("gemm-reserved") | us) | \([$o[] | select(.order == "natural")][0] | of("direct") | us) | \([$o[] | select(.order == "paced")][0] | of("direct") | us) (\(.predicted.direct_paced_s | us)) | \([$o[] | select(.order == "remote-first")][0] | of("direct") | us) |")'
   echo
+  echo "## Launches, entry, pacing"
+  echo
+  echo "us over the GEMM alone of the same turns. signal: consumers as roles of the GEMM's launch or in a kernel of their own; beside: tiles"
+  echo "begin while the ranks still meet, before: afterwards. direct, natural order: an expert's bands mixed where it has two units"
+  echo "(auto), or not (off)."
+  echo
+  table '
+    def form($l; $e; $p): [.[] | select(.launch == $l and .entry == $e and .pacing == $p)][0];
+    def more($name): if . == null or of($name) == null then null else of($name) - of("gemm") end | us;
+    if (.forms // []) == [] then "Not measured yet." else
+    "| M | N | K | experts | router | consumers | GEMM | signal, one launch, beside | one, before | two, before | direct, auto, beside | auto, before | off, before |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    (.forms | group_by([.n, .k, .rows, (.router as $r | routers | index($r)), .experts, .consumers])[] | . as $g |
+     "| \(.[0].rows) | \(.[0].n) | \(.[0].k) | \(.[0].experts) | \(.[0].router) | \(.[0].consumers) | \([.[] | of("gemm")] | sort | .[length / 2 | floor] | us) | \($g | form("one"; "beside"; "auto") | more("signal")) | \($g | form("one"; "before"; "auto") | more("signal")) | \($g | form("two"; "before"; "auto") | more("signal")) | \($g | form("one"; "beside"; "auto") | more("direct")) | \($g | form("one"; "before"; "auto") | more("direct")) | \($g | form("one"; "before"; "off") | more("direct")) |") end'
+  echo
   echo "## Packed against aligned rows"
   echo
   table '
@@ -95,14 +110,16 @@ table() { # jq program that prints lines
      ([.[] | select(.layout == "packed")][0]) as $p | ([.[] | select(.layout == "aligned")][0]) as $a | select($p and $a) |
      "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \($a.padded_rows | add) | \($p | of("gemm") | us) | \($a | of("gemm") | us) | \($p | of("signal") | us) | \($a | of("signal") | us) | \($p | of("direct") | us) | \($a | of("direct") | us) | \(($a | of("direct")) / ($p | of("direct")) | three) |")'
   echo
-  echo "## The reduction at the owner"
+  echo "## The reduction at the owner; counts on the device"
   echo
-  echo "Each token's two rows weighted and summed; torch: gather, multiply, sum."
+  echo "Each token's two rows weighted and summed; torch: gather, multiply, sum. Exchange: entry and exit of a run whose entry exchanges"
+  echo "the counts; counts: the same with the plan and the tables."
   echo
   table '
-    "| M | N | ours | torch |", "|---|---|---|---|",
-    ([.rows[] | select(of("reduce"))] | group_by([.rows, .n])[] | . as $g | .[0] |
-     "| \(.rows) | \(.n) | \(of("reduce") | us) | \([$all.torch_rows[]? | select(.rows == $g[0].rows and .n == $g[0].n) | of("reduce_gather_sum") | select(. != null)] | if length > 0 then min | us else "-" end) |")'
+    def cell($name): [.[] | of($name) | select(. != null)] | if length > 0 then min | us else "-" end;
+    "| M | N | reduction, ours | torch | exchange | counts |", "|---|---|---|---|---|---|",
+    ([.rows[] | select(of("reduce"))] | group_by([.rows, .n])[] | . as $g |
+     "| \(.[0].rows) | \(.[0].n) | \($g[0] | of("reduce") | us) | \([$all.torch_rows[]? | select(.rows == $g[0].rows and .n == $g[0].n)] | cell("reduce_gather_sum")) | \(cell("exchange")) | \(cell("counts")) |")'
   echo
   echo "## Direct stores of the GEMM alone (no entry, no exit)"
   echo

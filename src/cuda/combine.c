@@ -91,6 +91,10 @@ static dt_status make_memory(dt_combine *c) {
   if (!status) status = dt_cuda_check(cudaEventCreateWithFlags(&c->entered, cudaEventDisableTiming), "event");
   if (!status) status = dt_cuda_check(cudaEventCreateWithFlags(&c->sent, cudaEventDisableTiming), "event");
   if (!status) status = dt_combine_make_recorder(c);
+  if (!status) status = dt_cuda_check(dt_combine_warm_launch(c->side), "consumers");
+  if (!status) status = dt_cuda_check(cudaEventRecord(c->entered, c->side), "event");
+  if (!status) status = dt_cuda_check(cudaStreamWaitEvent(c->side, c->entered, 0), "event");
+  if (!status) status = dt_cuda_check(cudaEventRecord(c->sent, c->side), "event");
   return status ? status : dt_cuda_check(cudaDeviceSynchronize(), "memory");
 }
 
@@ -255,6 +259,9 @@ dt_status dt_combine_check(dt_combine *c, void *stream) {
   case DT_COMBINE_ERROR_READY:
     return dt_fail(DT_ERR_TIMEOUT, "rank %d, combine: band %d: %u expected, %u seen after %g s", c->params.rank,
                    state.index, state.expected, state.seen, limit_s);
+  case DT_COMBINE_ERROR_COPY:
+    return dt_fail(DT_ERR_TIMEOUT, "rank %d, combine: a copy of consumer %d after %g s", c->params.rank, state.index,
+                   limit_s);
   case DT_COMBINE_ERROR_PEER:
     return dt_fail(DT_ERR_PEER, "rank %d, combine: rank %d gave up", c->params.rank, state.index);
   case DT_COMBINE_ERROR_PLAN:

@@ -1,9 +1,6 @@
 /* The combine operator's kernels beside the GEMM: entry, put, exit. */
 #include "cuda/combine_roles.cuh"
 
-/* Loads under way in each thread that puts: a chunk of 128 KB in two rounds. */
-enum { DT_COMBINE_AHEAD = 8 };
-
 __global__ void dt_combine_enter_kernel(const dt_combine_params p) {
   const int32_t thread = (int32_t)threadIdx.x, threads = (int32_t)blockDim.x;
   const uint32_t epoch = p.state->epoch + 1;
@@ -46,8 +43,12 @@ __global__ void dt_combine_enter_kernel(const dt_combine_params p) {
 template <bool WaitReady>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(DT_COMBINE_THREADS, 1)
     dt_combine_send_kernel(const dt_combine_params p) {
+  extern __shared__ __align__(128) uint8_t dt_memory[];
   if (!WaitReady) dt_grid_wait(); /* for the GEMM before it on the stream */
-  dt_combine_consume<WaitReady, DT_COMBINE_THREADS, DT_COMBINE_AHEAD>(p, (int32_t)blockIdx.x, (int32_t)gridDim.x);
+  dt_combine_consume<WaitReady>(p, (int32_t)blockIdx.x, (int32_t)gridDim.x, dt_shared_address(dt_memory));
+}
+
+__global__ void __cluster_dims__(2, 1, 1) dt_combine_warm_kernel() {
 }
 
 __global__ void dt_combine_leave_kernel(const dt_combine_params p) {
@@ -60,10 +61,18 @@ extern "C" cudaError_t dt_combine_enter_launch(const dt_combine_params *params, 
   return cudaGetLastError();
 }
 
+extern "C" cudaError_t dt_combine_warm_launch(cudaStream_t stream) {
+  cudaError_t error =
+      cudaFuncSetAttribute(dt_combine_warm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DT_PUT_SHARED_BYTES);
+  if (error != cudaSuccess) return error;
+  dt_combine_warm_kernel<<<2, DT_COMBINE_THREADS, DT_PUT_SHARED_BYTES, stream>>>();
+  return cudaGetLastError();
+}
+
 extern "C" cudaError_t dt_combine_send_launch(const dt_combine_params *params, int ctas, int wait_ready,
                                               cudaStream_t stream) {
-  /* More than half of a multiprocessor's, so that each block has one alone and none shares with the GEMM. */
-  enum { SHARED = 120 * 1024 };
+  /* More than half of a multiprocessor's: each block has one alone, and none shares with the GEMM. */
+  enum { SHARED = DT_PUT_SHARED_BYTES };
   void (*kernel)(dt_combine_params) = wait_ready ? dt_combine_send_kernel<true> : dt_combine_send_kernel<false>;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
   if (error != cudaSuccess) return error;

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-enum { DT_COMBINE_RANKS = 8, DT_COMBINE_THREADS = 512, DT_COMBINE_CHUNK_BYTES = 131072 };
+enum { DT_COMBINE_RANKS = 8, DT_COMBINE_THREADS = 64, DT_COMBINE_CHUNK_BYTES = 131072 };
 
 /* What one rank tells another, in the other's control window: one writer, a sector a word. Epochs are compared by
  * their difference, so that they may pass 2^32. */
@@ -30,7 +30,8 @@ typedef enum dt_combine_error {
   DT_COMBINE_ERROR_PEER = 4,    /* a peer gave up */
   DT_COMBINE_ERROR_GEMM = 5,    /* the GEMM's workspace says why */
   DT_COMBINE_ERROR_PLAN = 6,    /* seen: a dt_device_plan_error */
-  DT_COMBINE_ERROR_BUFFER = 7   /* index: a rank whose buffer holds `expected` rows, not `seen` */
+  DT_COMBINE_ERROR_BUFFER = 7,  /* index: a rank whose buffer holds `expected` rows, not `seen` */
+  DT_COMBINE_ERROR_COPY = 8     /* a consumer's copy did not end; index: which */
 } dt_combine_error;
 
 /* This rank's state, device memory. The first error stays. */
@@ -99,6 +100,9 @@ typedef struct dt_combine_params {
 /* Opens the epoch: clears the counters, tells every peer (with own_counts: also those); with `meets` waits for every
  * peer. */
 cudaError_t dt_combine_enter_launch(const dt_combine_params *params, cudaStream_t stream);
+/* Nothing, shaped as a consumer. A stream's first launch may wait for kernels under way, also for one that waits, on the
+ * same device, for this rank's consumers. */
+cudaError_t dt_combine_warm_launch(cudaStream_t stream);
 /* `ctas` (even) put all chunks, waiting for their bands if wait_ready; the last to end closes the epoch. */
 cudaError_t dt_combine_send_launch(const dt_combine_params *params, int ctas, int wait_ready, cudaStream_t stream);
 /* Closes the epoch after kernels before it on the stream stored to the peers. */

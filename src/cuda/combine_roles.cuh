@@ -5,15 +5,7 @@
 #define DT_CUDA_COMBINE_ROLES_CUH
 
 #include "cuda/combine_device.cuh"
-
-DT_DEVICE uint4 dt_load_staging(const uint4 *from) {
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
+#include "cuda/combine_put.cuh"
 
 /* Until `peer` has put `epoch` into a word of its slot. Acquire: pairs with dt_release_sys of the peer. */
 DT_DEVICE void dt_combine_await(const dt_combine_params &p, int32_t peer, const uint32_t *word, uint32_t epoch,
@@ -23,7 +15,7 @@ DT_DEVICE void dt_combine_await(const dt_combine_params &p, int32_t peer, const 
     const bool gave_up = dt_acquire_sys(&p.slots[peer].failed) != 0; /* what it published before comes first */
     const uint32_t seen = dt_acquire_sys(word);
     if ((int32_t)(seen - epoch) >= 0) return;
-    if (gave_up) return dt_combine_fail(p, DT_COMBINE_ERROR_PEER, peer, 0, 0);
+    if (gave_up) return dt_combine_fail(p, DT_COMBINE_ERROR_PEER, peer, epoch, seen);
     if (dt_combine_failed(p)) return;
     if (dt_time_us() - start > p.timeout_us) return dt_combine_fail(p, error, peer, epoch, seen);
   }
@@ -64,48 +56,45 @@ DT_DEVICE void dt_combine_await_bands(const dt_combine_params &p, const dt_combi
   }
 }
 
-/* Whole block of `Threads`; 16 bytes a thread, `Ahead` loads under way. */
-template <int Threads, int Ahead> DT_DEVICE void dt_combine_copy(uint4 *to, const uint4 *from, int64_t words) {
-  for (int64_t i = threadIdx.x; i < words; i += Ahead * Threads) {
-    uint4 v[Ahead];
-#pragma unroll
-    for (int j = 0; j < Ahead; j++)
-      if (i + j * Threads < words) v[j] = dt_load_staging(from + i + j * Threads);
-#pragma unroll
-    for (int j = 0; j < Ahead; j++)
-      if (i + j * Threads < words) dt_store_global(to + i + j * Threads, v[j]);
-  }
+/* Whether they are already. */
+DT_DEVICE bool dt_combine_bands_ready(const dt_combine_params &p, const dt_combine_chunk &chunk) {
+  for (int32_t band = chunk.first_band; band < chunk.first_band + chunk.bands; band++)
+    if (dt_acquire_gpu(p.ready + p.tables.band_slot[band]) < (uint32_t)p.tables.band_rows[band] * p.band_parts)
+      return false;
+  return true;
 }
 
-/* Consumer `index` of `consumers`: chunks go round them in order. The last to end closes the epoch. Whole block. */
-template <bool WaitReady, int Threads, int Ahead>
-DT_DEVICE void dt_combine_consume(const dt_combine_params &p, int32_t index, int32_t consumers) {
-  __shared__ bool stop, last;
+/* Consumer `index` of `consumers`: chunks go round them in order. The last to end closes the epoch. Whole block; one
+ * thread does the work. shared: DT_PUT_SHARED_BYTES, 128-byte aligned. */
+template <bool WaitReady>
+DT_DEVICE void dt_combine_consume(const dt_combine_params &p, int32_t index, int32_t consumers, uint32_t shared) {
+  __shared__ bool last;
   dt_combine_await_entry(p, (int32_t)threadIdx.x);
-  __syncthreads();
-  if (threadIdx.x == 0) stop = dt_combine_failed(p);
-  __syncthreads();
-  const int32_t chunks = p.tables.sizes->chunks;
-  int32_t known_band = -1, known_bands = 0; /* waited for before */
-  for (int32_t i = index; i < chunks && !stop; i += consumers) {
-    const dt_combine_chunk chunk = p.tables.chunks[i];
-    if (WaitReady && (chunk.first_band != known_band || chunk.bands != known_bands)) {
-      known_band = chunk.first_band;
-      known_bands = chunk.bands;
-      __syncthreads(); /* the last round has read `stop` */
-      if (threadIdx.x == 0) {
-        dt_combine_await_bands(p, chunk);
-        stop = dt_combine_failed(p);
-      }
-      __syncthreads();
-      if (stop) break;
-    }
-    dt_combine_copy<Threads, Ahead>((uint4 *)(p.buffers[chunk.owner] + chunk.dst_row * p.row_bytes),
-                                    (const uint4 *)(p.staging + (int64_t)chunk.row * p.row_bytes),
-                                    chunk.rows * p.row_bytes / 16);
-  }
+  if (threadIdx.x == 0) dt_put_init(shared);
   __syncthreads();
   if (threadIdx.x == 0) {
+    const int32_t chunks = p.tables.sizes->chunks;
+    dt_put put = {shared, 0, 0, p.timeout_us, false};
+    dt_fence_async_global(); /* what the kernels before wrote is read through the asynchronous proxy */
+    int32_t known_band = -1, known_bands = 0; /* waited for before */
+    for (int32_t i = index; i < chunks && !put.expired && !dt_combine_failed(p); i += consumers) {
+      const dt_combine_chunk chunk = p.tables.chunks[i];
+      if (WaitReady && (chunk.first_band != known_band || chunk.bands != known_bands)) {
+        known_band = chunk.first_band;
+        known_bands = chunk.bands;
+        if (!dt_combine_bands_ready(p, chunk)) {
+          dt_put_drain(put);
+          dt_combine_await_bands(p, chunk);
+          if (dt_combine_failed(p)) break;
+        }
+        dt_fence_async_global();
+      }
+      dt_put_rows(put, p.buffers[chunk.owner] + chunk.dst_row * p.row_bytes,
+                  p.staging + (int64_t)chunk.row * p.row_bytes, chunk.rows * p.row_bytes);
+    }
+    dt_put_drain(put);
+    dt_bulk_wait_all();
+    if (put.expired) dt_combine_fail(p, DT_COMBINE_ERROR_COPY, index, put.loaded, put.sent);
     /* This block's stores to all peers, before the block that closes sees the count. */
     dt_fence_sys();
     last = dt_add_acq_rel(&p.state->done, 1) == (uint32_t)consumers - 1;

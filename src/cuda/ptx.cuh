@@ -73,6 +73,17 @@ DT_DEVICE bool dt_barrier_try(uint32_t barrier, uint32_t parity) {
                : "memory");
   return done != 0;
 }
+/* The same without waiting at all. */
+DT_DEVICE bool dt_barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{\n\t.reg .pred p;\n\t"
+               "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+               "selp.u32 %0, 1, 0, p;\n\t}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
 /* 16 bytes into another CTA's shared memory, counted by a barrier there. */
 DT_DEVICE void dt_store_async(uint32_t address, uint4 value, uint32_t barrier) {
   asm volatile(
@@ -102,6 +113,16 @@ DT_DEVICE void dt_tensor_multicast_3d(uint32_t to, const void *map, int32_t x, i
 DT_DEVICE void dt_tensor_store_3d(const void *map, int32_t x, int32_t y, int32_t z, uint32_t from) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
                "r"(x), "r"(y), "r"(z), "r"(from)
+               : "memory");
+}
+/* Consecutive bytes, a multiple of 16, as are the addresses; the barrier counts them. */
+DT_DEVICE void dt_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+DT_DEVICE void dt_bulk_store(void *to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");
 }
 DT_DEVICE void dt_bulk_commit() {
@@ -141,6 +162,10 @@ DT_DEVICE uint4 dt_load_shared(uint32_t address) {
                : "memory");
   return v;
 }
+DT_DEVICE void dt_store_shared(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
 DT_DEVICE void dt_store_global(void *pointer, uint4 v) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(pointer), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
@@ -151,6 +176,17 @@ DT_DEVICE void dt_store_matrices(uint32_t address, uint32_t a, uint32_t b, uint3
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                "r"(c), "r"(d)
                : "memory");
+}
+/* Approximate, denormals as zeros: one instruction each. */
+DT_DEVICE float dt_power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+DT_DEVICE float dt_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 /* low half: lo, high half: hi, both rounded to nearest even. */
 DT_DEVICE uint32_t dt_pack_bf16(float lo, float hi) {

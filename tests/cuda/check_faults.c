@@ -68,14 +68,15 @@ static dt_status run(const rank_process *r, fixture *f, dt_combine_mode mode) {
   return dt_combine_check(f->combine, r->stream);
 }
 
-/* Rank 1 is killed or stopped in a loop of runs. */
-static int a_peer_goes_away(rank_process *r) {
+/* Rank 1 is killed or stopped in a loop of runs: direct's tiles wait for it beside the entry, or signal's consumers do.
+ */
+static int a_peer_goes_away(rank_process *r, dt_combine_mode mode) {
   fixture f;
   EXPECT(fixture_make(&f, r) == DT_OK);
   __atomic_store_n(&r->board->running[r->rank], 1, __ATOMIC_SEQ_CST);
   dt_status status = DT_OK;
   int64_t rounds = 0;
-  for (; !status; rounds++) status = run(r, &f, DT_COMBINE_DIRECT);
+  for (; !status; rounds++) status = run(r, &f, mode);
   if (r->rank == 1) return __LINE__; /* it is to be dead by now */
   const double took_s = now_s() - r->board->acted_s;
   printf("     %lld rounds, then after %.2f s %s: %s\n", (long long)rounds, took_s, dt_status_name(status),
@@ -93,6 +94,13 @@ static int a_peer_goes_away(rank_process *r) {
   EXPECT(cudaDeviceSynchronize() == cudaSuccess);
   EXPECT(now_s() - start_s < 5.0);
   return 0;
+}
+
+static int a_peer_of_direct(rank_process *r) {
+  return a_peer_goes_away(r, DT_COMBINE_DIRECT);
+}
+static int a_peer_of_signal(rank_process *r) {
+  return a_peer_goes_away(r, DT_COMBINE_SIGNAL);
 }
 
 /* Case 14. */
@@ -299,8 +307,10 @@ int main(void) {
   int good = check("ranks that disagree", ranks_disagree, 0);
   good &= check("counts that do not fit", counts_do_not_fit, 0);
   good &= check("a multiprocessor that another stream holds", a_multiprocessor_is_busy, 0);
-  good &= check("a peer that is killed", a_peer_goes_away, SIGKILL);
-  good &= check("a peer that is stopped", a_peer_goes_away, SIGSTOP);
+  good &= check("a peer that is killed, direct", a_peer_of_direct, SIGKILL);
+  good &= check("a peer that is killed, signal", a_peer_of_signal, SIGKILL);
+  good &= check("a peer that is stopped, direct", a_peer_of_direct, SIGSTOP);
+  good &= check("a peer that is stopped, signal", a_peer_of_signal, SIGSTOP);
   good &= check("more than 2^31 elements", more_than_2_31_elements, 0);
   return !good;
 }

@@ -114,6 +114,7 @@ static dt_status prepare(rank_state *r, int index, uint32_t epoch) {
   config.layout = o->layout;
   config.order = o->order;
   config.sms = r->sms;
+  config.timeout_s = 3;
   TRY(dt_combine_create(&config, &d->combine));
   if (o->follow) {
     TRY(dt_combine_follow_counts(d->combine, d->counts));
@@ -226,6 +227,7 @@ static unsigned long long run(int gpus, int64_t rounds, dt_combine_fault fault, 
 }
 
 int main(int count, char **arguments) {
+  setvbuf(stdout, NULL, _IOLBF, 0); /* what a run that is ended from outside has said stays */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const int64_t rounds = count > 1 ? atoll(arguments[1]) : 100000;

@@ -9,7 +9,7 @@
 
 extern const char *const router_names[];
 extern const char *const launch_names[], *const entry_names[], *const pacing_names[]; /* by their enums */
-extern const char *const method_names[]; /* by dt_combine_method */
+extern const char *const method_names[];                                              /* by dt_combine_method */
 
 /* What a platform file says of the machine; NaN: there is no file, or it does not say. */
 enum { COMBINE_CONSTANTS = 6 };
@@ -32,7 +32,9 @@ combine_limit combine_limit_of(const dt_combine_bench *bench, const combine_plat
 
 /* What the simulator says before the run, from the platform file alone. */
 typedef struct combine_prediction {
-  double gemm_s, signal_s, signal_remote_first_s, direct_s, direct_paced_s;
+  double gemm_s, signal_s, signal_remote_first_s;
+  double direct_s; /* with the setting's pacing; the next two: no and every expert's bands mixed */
+  double direct_natural_s, direct_paced_s;
 } combine_prediction;
 /* NaN where the platform file does not say enough. `counts` as in draintile/combine.h. */
 dt_status combine_predict(const dt_combine_bench_case *setting, int32_t ranks, const int32_t *counts,

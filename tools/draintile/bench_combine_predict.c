@@ -77,8 +77,9 @@ static dt_status simulate(const dt_combine_bench_case *s, int32_t ranks, const i
   costs.link_bytes_per_s = p->rate_bytes_per_s;
   costs.link_capacity_bytes = p->capacity_bytes;
   costs.link_latency_s = constant(p->platform, "link_latency_s");
-  /* The entry's kernel, then the GEMM's; after the last bytes a fence and a flag. */
-  costs.entry_s = constant(p->platform, "entry_barrier_s") + 2 * constant(p->platform, "launch_s");
+  /* The entry's kernel, then the GEMM's, which need not wait for the peers; after the last bytes a fence and a flag. */
+  costs.entry_s = 2 * constant(p->platform, "launch_s");
+  if (s->entry == DT_COMBINE_ENTRY_BEFORE) costs.entry_s += constant(p->platform, "entry_barrier_s");
   const double closing_s = constant(p->platform, "fence_sys_s") + constant(p->platform, "flag_release_s");
   *total_s = NAN;
   if (isnan(tile_s) || isnan(costs.entry_s) || isnan(closing_s) || isnan(costs.copy_s_per_byte) ||
@@ -90,12 +91,47 @@ static dt_status simulate(const dt_combine_bench_case *s, int32_t ranks, const i
   return status;
 }
 
+/* direct: the engine's stores leave while the next tile is multiplied, and hold it up where the link does not keep up:
+ * unit by unit, so that one whose rows are all remote loses what the next, all local, cannot give back. The simulator's
+ * link takes a unit's excess into its queue, so this is added: the slowest rank's sum over its units of the longer of
+ * compute and link, less the longer of both sums. paced_units: experts with fewer have their bands in natural order,
+ * others an even share of remote rows in every unit. */
+static double unit_excess(const dt_combine_bench_case *s, int32_t ranks, const int32_t *counts,
+                          const combine_platform *p, int32_t paced_units) {
+  const double row_compute_s = tile_time(p, s->k) / TILE_M * (double)s->n / TILE_N / SMS;
+  const double row_link_s = 2.0 * (double)s->n / p->rate_bytes_per_s;
+  const int64_t unit_rows = GEMM_RASTER * TILE_M, width = (int64_t)ranks * s->experts;
+  double worst = 0;
+  for (int32_t r = 0; r < ranks; r++) {
+    double longer_s = 0, compute_s = 0, link_s = 0;
+    for (int32_t e = 0; e < s->experts; e++) {
+      int64_t rows = 0, remote = 0;
+      for (int32_t o = 0; o < ranks; o++) {
+        const int64_t count = counts[o * width + r * s->experts + e];
+        rows += count;
+        if (o != r) remote += count;
+      }
+      const int paced = rows > (paced_units - 1) * unit_rows;
+      for (int64_t row = 0; row < rows; row += unit_rows) {
+        const int64_t of_unit = rows - row < unit_rows ? rows - row : unit_rows;
+        const int64_t in_order = remote - row < 0 ? 0 : remote - row < of_unit ? remote - row : of_unit;
+        const double sent = paced ? (double)remote * (double)of_unit / (double)rows : (double)in_order;
+        longer_s += fmax((double)of_unit * row_compute_s, sent * row_link_s);
+      }
+      compute_s += (double)rows * row_compute_s;
+      link_s += (double)remote * row_link_s;
+    }
+    worst = fmax(worst, longer_s - fmax(compute_s, link_s));
+  }
+  return worst;
+}
+
 dt_status combine_predict(const dt_combine_bench_case *s, int32_t ranks, const int32_t *counts,
                           const combine_platform *p, combine_prediction *prediction) {
-  *prediction = (combine_prediction){NAN, NAN, NAN, NAN, NAN};
+  *prediction = (combine_prediction){NAN, NAN, NAN, NAN, NAN, NAN};
   if (!p->platform || ranks > RANKS_MAX) return DT_OK;
   double *const signal_s[2] = {&prediction->signal_s, &prediction->signal_remote_first_s};
-  double *const direct_s[2] = {&prediction->direct_s, &prediction->direct_paced_s};
+  double *const direct_s[2] = {&prediction->direct_natural_s, &prediction->direct_paced_s};
   dt_status status = DT_OK;
   for (int i = 0; i < 2 && !status; i++) {
     status =
@@ -103,6 +139,11 @@ dt_status combine_predict(const dt_combine_bench_case *s, int32_t ranks, const i
     if (!status)
       status = simulate(s, ranks, counts, p, DT_SCHEDULE_DIRECT, i ? DT_ORDER_PACED : DT_ORDER_NATURAL, direct_s[i]);
   }
+  prediction->direct_s = s->order == DT_ORDER_PACED || s->pacing == DT_COMBINE_PACING_ON
+                             ? prediction->direct_paced_s
+                             : prediction->direct_natural_s +
+                                   unit_excess(s, ranks, counts, p, s->pacing == DT_COMBINE_PACING_OFF ? INT32_MAX : 2);
+  prediction->direct_natural_s += unit_excess(s, ranks, counts, p, INT32_MAX);
   int64_t most = 0;
   for (int32_t r = 0; r < ranks; r++) {
     int64_t rows = 0;

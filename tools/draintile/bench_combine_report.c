@@ -126,9 +126,10 @@ json_t *combine_setting_json(const dt_combine_bench_case *s) {
 }
 
 json_t *combine_prediction_json(const combine_prediction *p) {
-  return json_pack("{s:o, s:o, s:o, s:o, s:o}", "gemm_s", json_figure(p->gemm_s), "signal_s", json_figure(p->signal_s),
-                   "signal_remote_first_s", json_figure(p->signal_remote_first_s), "direct_s", json_figure(p->direct_s),
-                   "direct_paced_s", json_figure(p->direct_paced_s));
+  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "gemm_s", json_figure(p->gemm_s), "signal_s",
+                   json_figure(p->signal_s), "signal_remote_first_s", json_figure(p->signal_remote_first_s), "direct_s",
+                   json_figure(p->direct_s), "direct_natural_s", json_figure(p->direct_natural_s), "direct_paced_s",
+                   json_figure(p->direct_paced_s));
 }
 
 static json_t *timing_json(const dt_combine_bench *bench, int m, const combine_limit *l) {

@@ -191,7 +191,7 @@ static int run_command(const tool_args *args) {
   } else if (run.cases && run.predictions && run.rows) {
     combine_cases(args, run.cases);
     for (int64_t i = 0; i < run.config.case_count; i++)
-      run.predictions[i] = (combine_prediction){NAN, NAN, NAN, NAN, NAN};
+      run.predictions[i] = (combine_prediction){NAN, NAN, NAN, NAN, NAN, NAN};
     code = measure(&run, args);
   } else {
     code = log_out_of_memory();
