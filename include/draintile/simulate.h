@@ -191,7 +191,8 @@ dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *cost
 /* L1 and L2 alone, rows in place, nothing leaves. */
 dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs *costs, double *compute_s);
 
-/* `auto` on GPUs: prices every schedule in the layer's grouping. */
+/* `auto` on GPUs: prices every schedule, in the grouping given (its schedule does not matter), or, NULL, the layer's.
+ */
 enum { DT_LAYER_CHOICES = 5 };
 typedef struct dt_layer_choice {
   dt_layer_order best;
@@ -199,7 +200,8 @@ typedef struct dt_layer_choice {
   dt_layer_order orders[DT_LAYER_CHOICES]; /* all that were priced */
   double total_s[DT_LAYER_CHOICES];
 } dt_layer_choice;
-dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *costs, dt_layer_choice *choice);
+dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *grouping,
+                          dt_layer_choice *choice);
 
 /* What is left visible of Ulysses' output all-to-all when attention stores its tiles to their owners itself: equations
  * (16) to (20) of X-Stage with the platform's constants, and the completion-coupled law (19) beside them. */

@@ -6,11 +6,15 @@
  * measured gains were within it (docs/model.md). */
 static const double known_error = 0.0;
 
-dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *costs, dt_layer_choice *choice) {
-  static const dt_layer_order orders[DT_LAYER_CHOICES] = {
-      {.schedule = DT_SCHEDULE_DIRECT},     {.schedule = DT_SCHEDULE_SERIAL},    {.schedule = DT_SCHEDULE_WAVE},
-      {.schedule = DT_SCHEDULE_INTERLEAVE}, {.schedule = DT_SCHEDULE_ALTERNATE},
-  };
+dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *grouping,
+                          dt_layer_choice *choice) {
+  static const dt_schedule schedules[DT_LAYER_CHOICES] = {DT_SCHEDULE_DIRECT, DT_SCHEDULE_SERIAL, DT_SCHEDULE_WAVE,
+                                                          DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
+  dt_layer_order orders[DT_LAYER_CHOICES];
+  for (int32_t i = 0; i < DT_LAYER_CHOICES; i++) {
+    orders[i] = grouping ? *grouping : (dt_layer_order){.raster_bands = 0};
+    orders[i].schedule = schedules[i];
+  }
   dt_layer_answer answers[DT_LAYER_CHOICES];
   dt_status status = dt_layer_price(model, costs, orders, DT_LAYER_CHOICES, answers);
   if (status) return status;

@@ -21,7 +21,7 @@ const char *const bench_moe_schedules[] = {"serial",     "direct",    "wave", "w
 static const dt_schedule schedule_of[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_DIRECT,     DT_SCHEDULE_WAVE,
                                           DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
 
-enum { TILE_ROWS = 128, TILE_COLUMNS_1 = 128 /* of gate and as many of up */ };
+enum { TILE_ROWS = 128, TILE_COLUMNS_1 = 128 /* of gate and as many of up */, RANKS_MOST = 8 };
 
 static int32_t published_wave(const bench_moe_row *row, int32_t sms) {
   const int64_t slots = row->tokens * row->ranks * row->shape->top_k;
@@ -100,6 +100,34 @@ int bench_moe_methods_make(const tool_args *args, const bench_moe_row *row, int3
   return code == TOOL_OK ? add(methods, &live, "direct live") : code;
 }
 
+/* Rows that a rank sends to another where a token goes to each rank once. */
+static void count_rows(const bench_moe_row *row, const int32_t *ids, int64_t *rows) {
+  const int32_t top_k = row->shape->top_k, per_rank = row->shape->experts / row->ranks;
+  for (int32_t r = 0; r < row->ranks; r++)
+    for (int64_t t = 0; t < row->tokens; t++) {
+      int to[RANKS_MOST] = {0};
+      for (int32_t k = 0; k < top_k; k++) to[ids[(r * row->tokens + t) * top_k + k] / per_rank] = 1;
+      for (int32_t p = 0; p < row->ranks; p++) rows[r * row->ranks + p] += to[p];
+    }
+}
+
+/* Of the methods that dispatch so: layers launched as a graph. */
+static int price_methods(const device_layer *layer, int dedup, bench_moe_methods *methods) {
+  dt_layer_order orders[BENCH_MOE_METHODS];
+  double predicted_s[BENCH_MOE_METHODS];
+  int32_t of[BENCH_MOE_METHODS], count = 0;
+  for (int32_t m = 0; m < methods->count; m++) {
+    const dt_moe_bench_method *method = &methods->list[m];
+    if (method->part >= 0 || !method->graph || (method->dedup != 0) != dedup) continue;
+    of[count] = m;
+    orders[count++] = (dt_layer_order){method->schedule, method->raster_bands, method->group_tasks, method->lead,
+                                       method->wave_experts};
+  }
+  const int code = device_price(layer, orders, count, predicted_s);
+  for (int32_t i = 0; i < count; i++) methods->predicted_s[of[i]] = predicted_s[i];
+  return code;
+}
+
 int bench_moe_price(const bench_moe_row *row, const device_machine *machine, int32_t sms, uint64_t seed,
                     bench_moe_methods *methods) {
   if (!machine->platform) return TOOL_OK;
@@ -108,7 +136,7 @@ int bench_moe_price(const bench_moe_row *row, const device_machine *machine, int
   int32_t *ids = malloc((slots + 1) * sizeof *ids);
   float *weights = malloc((slots + 1) * sizeof *weights);
   int32_t *counts = calloc((size_t)row->ranks * (size_t)shape->experts, sizeof *counts);
-  int64_t tokens[8];
+  int64_t tokens[RANKS_MOST], rows[RANKS_MOST * RANKS_MOST] = {0};
   int code = ids && weights && counts ? TOOL_OK : log_out_of_memory();
   if (code == TOOL_OK &&
       dt_moe_route(row->router, seed, row->ranks, shape->experts, shape->top_k, row->tokens, ids, weights))
@@ -116,22 +144,19 @@ int bench_moe_price(const bench_moe_row *row, const device_machine *machine, int
   for (size_t slot = 0; code == TOOL_OK && slot < slots; slot++)
     counts[slot / (slots / (size_t)row->ranks) * (size_t)shape->experts + (size_t)ids[slot]]++;
   for (int32_t r = 0; r < row->ranks; r++) tokens[r] = row->tokens;
-  const device_layer layer = {.platform = machine->platform,
-                              .ranks = row->ranks,
-                              .experts = shape->experts,
-                              .hidden = shape->hidden,
-                              .intermediate = shape->intermediate,
-                              .counts = counts,
-                              .tokens = tokens,
-                              .sms = sms};
-  for (int32_t m = 0; m < methods->count && code == TOOL_OK; m++) {
-    const dt_moe_bench_method *method = &methods->list[m];
-    const device_grouping grouping = {.raster_bands = method->raster_bands,
-                                      .group_tasks = method->group_tasks,
-                                      .lead = method->lead,
-                                      .wave_experts = method->wave_experts};
-    if (method->part < 0 && method->graph)
-      code = device_price(&layer, method->schedule, &grouping, &methods->predicted_s[m]);
+  if (code == TOOL_OK) count_rows(row, ids, rows);
+  device_layer layer = {.platform = machine->platform,
+                        .ranks = row->ranks,
+                        .experts = shape->experts,
+                        .top_k = shape->top_k,
+                        .hidden = shape->hidden,
+                        .intermediate = shape->intermediate,
+                        .counts = counts,
+                        .tokens = tokens,
+                        .sms = sms};
+  for (int dedup = 0; dedup < 2 && code == TOOL_OK; dedup++) {
+    layer.dispatch_rows = dedup ? rows : NULL;
+    code = price_methods(&layer, dedup, methods);
   }
   free(ids), free(weights), free(counts);
   return code;

@@ -1,4 +1,4 @@
-/* What the event simulator says of a layer on GPUs, from a platform file alone. */
+/* What the simulator says of a layer on GPUs, from a platform file alone. */
 #ifndef DRAINTILE_TOOL_DEVICE_PRICE_H
 #define DRAINTILE_TOOL_DEVICE_PRICE_H
 
@@ -7,21 +7,18 @@
 
 typedef struct device_layer {
   const dt_platform *platform;
-  int32_t ranks, experts; /* of all ranks */
+  int32_t ranks, experts, top_k; /* experts of all ranks */
   int64_t hidden, intermediate;
-  const int32_t *counts; /* [ranks][experts] */
-  const int64_t *tokens; /* [ranks] */
-  int32_t sms;           /* of a rank */
+  const int32_t *counts;        /* [ranks][experts] */
+  const int64_t *tokens;        /* [ranks] */
+  const int64_t *dispatch_rows; /* [ranks][ranks] rows from a rank to another; NULL: a row a choice */
+  int32_t head;                 /* 1024ths of the dispatch before the tiles; 0: the layer's */
+  int32_t sms;                  /* of a rank */
 } device_layer;
 
-typedef struct device_grouping {
-  int32_t raster_bands, group_tasks, lead, wave_experts; /* 0: the schedule's default */
-} device_grouping;
-
-/* Seconds of every schedule (by dt_schedule; NaN: not priced). Exit codes. */
-int device_price(const device_layer *layer, dt_schedule schedule, const device_grouping *grouping, double *predicted_s);
-/* The cheapest of those that the layer runs on GPUs. */
-int device_choose(const device_layer *layer, const device_grouping *grouping, dt_schedule *chosen,
-                  double predicted_s[6]);
+/* Seconds of each order; NaN where the platform does not know tiles. Exit codes. */
+int device_price(const device_layer *layer, const dt_layer_order *orders, int32_t count, double *predicted_s);
+/* `auto`: what the layer should run. */
+int device_choose(const device_layer *layer, const dt_layer_order *grouping, dt_layer_choice *choice);
 
 #endif

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <draintile/units.h>
+
 #include "log.h"
 #include "moe_cuda.h"
 
@@ -49,6 +51,7 @@ static device_layer layer_of(const moe_job *job, int64_t *tokens) {
   return (device_layer){.platform = job->machine.platform,
                         .ranks = job->ranks,
                         .experts = job->info->experts,
+                        .top_k = job->top_k,
                         .hidden = job->info->hidden,
                         .intermediate = job->info->intermediate,
                         .counts = job->shared.counts,
@@ -56,38 +59,38 @@ static device_layer layer_of(const moe_job *job, int64_t *tokens) {
                         .sms = job->shared.facts[0].sms};
 }
 
-static device_grouping grouping_of(const moe_job *job, dt_schedule schedule) {
-  return (device_grouping){.raster_bands = job->config.raster_bands,
-                           .group_tasks = job->config.group_tasks,
-                           .lead = job->config.lead,
-                           .wave_experts = schedule == DT_SCHEDULE_WAVE ? job->config.wave_experts : 0};
+static dt_layer_order order_of(const moe_job *job, dt_schedule schedule) {
+  return (dt_layer_order){.schedule = schedule,
+                          .raster_bands = job->config.raster_bands,
+                          .group_tasks = job->config.group_tasks,
+                          .lead = job->config.lead,
+                          .wave_experts = job->config.wave_experts};
 }
 
 int moe_cuda_predict(moe_job *job) {
   int64_t tokens[RANKS_MAX];
-  int code = TOOL_OK;
+  dt_layer_order orders[RUNS_MAX];
   if (!job->machine.platform) return TOOL_OK;
   const device_layer layer = layer_of(job, tokens);
-  for (int32_t run = 0; run < *job->shared.run_count && code == TOOL_OK; run++) {
-    const dt_schedule schedule = (dt_schedule)job->shared.schedules[run];
-    const device_grouping grouping = grouping_of(job, schedule);
-    code = device_price(&layer, schedule, &grouping, &job->predicted_s[run]);
-  }
-  return code;
+  const int32_t count = *job->shared.run_count;
+  for (int32_t run = 0; run < count; run++) orders[run] = order_of(job, (dt_schedule)job->shared.schedules[run]);
+  return device_price(&layer, orders, count, job->predicted_s);
 }
 
 int moe_cuda_choose(moe_job *job, int32_t *schedule) {
   int64_t tokens[RANKS_MAX];
-  double predicted_s[6];
-  dt_schedule chosen;
+  dt_layer_choice choice;
+  char time[32];
   const device_layer layer = layer_of(job, tokens);
-  const device_grouping grouping = grouping_of(job, DT_SCHEDULE_WAVE);
-  const int code = device_choose(&layer, &grouping, &chosen, predicted_s);
+  const dt_layer_order grouping = order_of(job, DT_SCHEDULE_WAVE);
+  const int code = device_choose(&layer, &grouping, &choice);
   if (code) return code;
-  for (int i = 0; i < 6 && args_set(job->args, "explain"); i++)
-    if (!isnan(predicted_s[i]))
-      log_note("auto: %-10s %.3g s%s", schedule_names[i], predicted_s[i], i == (int)chosen ? "  <- chosen" : "");
-  *schedule = (int32_t)chosen;
+  for (int i = 0; i < DT_LAYER_CHOICES && args_set(job->args, "explain"); i++) {
+    const dt_schedule priced = choice.orders[i].schedule;
+    log_note("auto: %-10s %s%s", schedule_names[priced], dt_format_seconds(choice.total_s[i], time, sizeof time),
+             priced == choice.best.schedule ? "  <- chosen" : "");
+  }
+  *schedule = (int32_t)choice.best.schedule;
   return TOOL_OK;
 }
 
