@@ -16,14 +16,18 @@
 #include "cuda/mma.cuh"
 #include "cuda/pipeline.cuh"
 
-enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_RELEASE = 9, DT_WARP_TICKET = 10, DT_WARP_ENTRY = 11, DT_STORE_STEPS = 5, DT_STORE_TOLD = 6 };
+enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_RELEASE = 9, DT_WARP_TICKET = 10, DT_WARP_ENTRY = 11 };
+
+/* Steps of a finished tile's stores: of a plain one, and of L1. Then it is done, then also told to the release warp. */
+enum { DT_STORE_STEPS = 5, DT_STORE_STEPS_L1 = 9, DT_STORE_TOLD = 10 };
+template <bool Layer> constexpr uint32_t dt_store_done = Layer ? DT_STORE_STEPS_L1 : DT_STORE_STEPS;
 
 /* A finished tile on its way out. */
 typedef struct dt_pending {
   uint32_t packed[64]; /* L1: gate in the first half, up in the second */
   uint64_t to;         /* see dt_slab_target */
   int32_t column;      /* of the tile; odd if it has 128 columns to store: a narrow one, or L1 */
-  uint32_t step;       /* next of the DT_STORE_STEPS; DT_STORE_TOLD: also told to the release warp */
+  uint32_t step;       /* next step; then dt_store_done, DT_STORE_TOLD */
 } dt_pending;
 
 /* What the table says of this lane's row of a slab. Read early: the multiplications still under way hide it. */
@@ -75,25 +79,23 @@ template <int Chunk> DT_DEVICE void dt_fill_slab(const uint32_t (&packed)[64], u
 DT_DEVICE float dt_activate(const dt_tile_layer &layer, float gate, float up) {
   const float clamped = fminf(gate, layer.limit);
   const float linear = fminf(fmaxf(up, -layer.limit), layer.limit) + layer.add;
-  return __fdividef(clamped * linear, 1 + __expf(-layer.alpha * clamped));
+  return clamped * linear * dt_reciprocal(1 + dt_power_of_two(clamped * (-1.44269504f * layer.alpha)));
 }
 /* Of two columns. Gate and up are bf16: as exact as a product that is written down before the activation. */
 DT_DEVICE uint32_t dt_activate_pair(const dt_tile_layer &layer, uint32_t gate, uint32_t up) {
   const float low = dt_activate(layer, dt_low(gate), dt_low(up));
   return dt_pack_bf16(low, dt_activate(layer, dt_high(gate), dt_high(up)));
 }
-/* 32 columns of act into half a slab. */
-template <int Half> DT_DEVICE void dt_fill_act(const dt_tile_layer &layer, const dt_pending &pending, uint32_t slabs) {
+/* 16 columns of act into a quarter of a slab. */
+template <int Quarter>
+DT_DEVICE void dt_fill_act(const dt_tile_layer &layer, const dt_pending &pending, uint32_t slabs) {
   const uint32_t lane = threadIdx.x % 32, row = lane % 16;
-  const uint32_t to = slabs + Half / 2 * DT_SLAB_BYTES + row * 128 + (lane / 16 ^ (row & 7)) * 16;
+  const uint32_t to = slabs + Quarter / 4 * DT_SLAB_BYTES + row * 128 + (lane / 16 ^ (row & 7)) * 16;
+  const uint32_t *g = pending.packed + 4 * Quarter, *u = g + 32;
+  uint32_t act[4];
 #pragma unroll
-  for (uint32_t j = 0; j < 2; j++) {
-    const uint32_t *g = pending.packed + 8 * Half + 4 * j, *u = g + 32;
-    uint32_t act[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) act[i] = dt_activate_pair(layer, g[i], u[i]);
-    dt_store_matrices(to ^ 32 * (Half % 2 * 2 + j), act[0], act[1], act[2], act[3]);
-  }
+  for (int i = 0; i < 4; i++) act[i] = dt_activate_pair(layer, g[i], u[i]);
+  dt_store_matrices(to ^ 32 * (Quarter % 4), act[0], act[1], act[2], act[3]);
 }
 
 /* A slab's 64 columns to where they go, 16 bytes a lane, whole rows of 128 bytes. */
@@ -110,16 +112,17 @@ DT_DEVICE void dt_store_rows(const dt_tile_gemm &gemm, const dt_pending &pending
 }
 
 /* A tile's stores in five steps: each sends out the slab that the step before filled, then fills the other one, so that
- * none waits for its own writes to shared memory. L1 has two slabs' columns and fills half a slab a step, since the
- * activation takes time: steps 2 and 4 send. Every warp has two slabs of its own; warps never meet here. */
+ * none waits for its own writes to shared memory. L1 has two slabs' columns and fills a quarter of one a step, since
+ * the activation takes time, in which this warp feeds no tensor core: its steps 4 and 8 send. Every warp has two slabs
+ * of its own; warps never meet here. */
 template <bool Layer>
 DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t shared, uint32_t slabs) {
   const uint32_t lane = threadIdx.x % 32, step = pending.step;
   const bool act = Layer && (pending.column & 1);
-  const bool sends = act ? step == 2 || step == 4 : step > 0;
-  dt_stamp_send(shared, step == (act ? 2u : 1u));
+  const bool sends = act ? step == 4 || step == 8 : step > 0;
+  dt_stamp_send(shared, step == (act ? 4u : 1u));
   if (sends) {
-    const uint32_t chunk = act ? step / 2 - 1 : step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
+    const uint32_t chunk = act ? step / 4 - 1 : step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
     if ((int64_t)pending.to < 0) {
       dt_fence_async_shared();
       __syncwarp();
@@ -154,6 +157,18 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
     case 3:
       dt_fill_act<3>(dt_layer_of(gemm), pending, slabs);
       break;
+    case 4:
+      dt_fill_act<4>(dt_layer_of(gemm), pending, slabs);
+      break;
+    case 5:
+      dt_fill_act<5>(dt_layer_of(gemm), pending, slabs);
+      break;
+    case 6:
+      dt_fill_act<6>(dt_layer_of(gemm), pending, slabs);
+      break;
+    case 7:
+      dt_fill_act<7>(dt_layer_of(gemm), pending, slabs);
+      break;
     }
   } else {
     switch (step) {
@@ -172,8 +187,11 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
     }
   }
   /* A narrow tile has two slabs' columns: what the third step put into the other slab stays there. */
-  pending.step = !Layer && step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
-  dt_stamp_sent(shared, step + 1 == DT_STORE_STEPS);
+  if constexpr (Layer)
+    pending.step = !act && step + 1 == DT_STORE_STEPS ? dt_store_done<Layer> : step + 1;
+  else
+    pending.step = step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
+  dt_stamp_sent(shared, pending.step == dt_store_done<Layer>);
 }
 
 /* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
@@ -387,6 +405,11 @@ DT_DEVICE bool dt_must_store_first(const dt_consumer &c) {
   return __any_sync(0xffffffffu, !dt_barrier_try(dt_stage_full(c.shared, c.step % DT_STAGES), c.step / DT_STAGES & 1));
 }
 
+/* Among how many steps the main loop spreads the pending tile's stores. */
+template <bool Layer> DT_DEVICE uint32_t dt_store_steps(const dt_pending &pending) {
+  return Layer && (pending.column & 1) ? DT_STORE_STEPS_L1 : DT_STORE_STEPS;
+}
+
 /* One tile: its main loop, during which the tile before is stored, then packing it. Two instances, since ptxas keeps
  * multiplications asynchronous only where a loop has one shape of them. */
 template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
@@ -417,8 +440,9 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
       dt_mma_commit();
     }
     /* The two warpgroups store at different times: while one does, the other feeds the tensor cores. */
-    while (c.pending.step < DT_STORE_STEPS &&
-           (Narrow || hold || (2 * c.pending.step + group) * k_blocks <= 2 * DT_STORE_STEPS * k || k + 1 == k_blocks))
+    while (c.pending.step < dt_store_done<Layer> &&
+           (Narrow || hold || (2 * c.pending.step + group) * k_blocks <= 2 * dt_store_steps<Layer>(c.pending) * k ||
+            k + 1 == k_blocks))
       dt_store_step<Layer>(gemm, c.pending, shared, slabs);
     if (hold) {
       dt_tile_stored<Layer>(gemm, shared, c.sequence - 2);
@@ -447,11 +471,11 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
   for (int i = 0; i < (Narrow ? 32 : 64); i++) c.pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
   c.pending.to = dt_slab_target<Layer>(gemm, phase, target, rows, column);
   c.pending.column = column + (Narrow || (Layer && phase == DT_TASK_L1) ? 1 : 0);
-  c.pending.step = rows > 0 ? 0 : DT_STORE_STEPS;
+  c.pending.step = rows > 0 ? 0 : dt_store_done<Layer>;
 }
 
 template <bool Layer> DT_DEVICE void dt_store_all(const dt_tile_gemm &gemm, dt_consumer &c) {
-  while (c.pending.step < DT_STORE_STEPS) dt_store_step<Layer>(gemm, c.pending, c.shared, dt_slabs(c));
+  while (c.pending.step < dt_store_done<Layer>) dt_store_step<Layer>(gemm, c.pending, c.shared, dt_slabs(c));
 }
 
 template <bool Gated> DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
@@ -459,7 +483,7 @@ template <bool Gated> DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32
   c.shared = shared;
   c.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   c.step = c.sequence = 0;
-  c.pending.step = DT_STORE_STEPS;
+  c.pending.step = dt_store_done<false>;
   c.tile = dt_next_tile<false>(gemm, shared, c.sequence++, rank);
   while (c.tile.expert >= 0) {
     if (c.tile.shape & DT_SHAPE_NARROW)
@@ -468,7 +492,7 @@ template <bool Gated> DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32
       dt_consume_tile<false, false>(gemm, c);
     if constexpr (Gated) {
       if (c.sequence == 2) dt_gate_wait(shared); /* the first tile is done */
-      if (!dt_gate_open(shared)) c.pending.step = DT_STORE_STEPS;
+      if (!dt_gate_open(shared)) c.pending.step = dt_store_done<false>;
     }
   }
   dt_store_all<false>(gemm, c);
