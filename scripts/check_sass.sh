@@ -1,8 +1,9 @@
 #!/bin/sh
-# Checks the CUDA parts without a GPU: every kernel compiles for sm_90a, and the engine's kernels use no local memory and
-# issue their matrix multiplications asynchronously. Reads what ptxas reports and the disassembly.
+# Checks the CUDA parts without a GPU: every kernel compiles for sm_90a; those of the engine and of attention use no local
+# memory and issue their matrix multiplications asynchronously; attention's loops for D = 64 and 128 move nothing to uniform
+# registers (R2UR). Reads what ptxas reports and the disassembly.
 #
-#   scripts/check_sass.sh [ENGINE.cu ...]     default: src/cuda/tile_*.cu
+#   scripts/check_sass.sh [SOURCE.cu ...]     default: src/cuda/tile_*.cu src/cuda/attention_*.cu
 #
 # nvcc and cuobjdump are taken from PATH or from the variables NVCC and CUOBJDUMP. (cuobjdump also comes as the Python
 # package nvidia-cuda-cuobjdump.)
@@ -25,7 +26,43 @@ compile() { # source object log
   "$NVCC" -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Xptxas=-v -I include -I src -c "$1" -o "$2" >"$3" 2>&1
 }
 
-[ $# -gt 0 ] || set -- src/cuda/tile_*.cu
+# R2UR in the innermost loop with matrix multiplications of each kernel: the shortest stretch from a branch's target to the
+# branch that holds some. Prints "loops R2URs".
+loop_moves() { # sass
+  awk '
+    function finish(  i, j, best, length_, moves, multiplications) {
+      best = 0
+      for (i = 1; i <= count; i++) {
+        if (!(i in target) || !(target[i] in line) || line[target[i]] >= i) continue
+        length_ = i - line[target[i]]
+        if (best && length_ >= best) continue
+        moves = multiplications = 0
+        for (j = line[target[i]]; j <= i; j++) {
+          if (text[j] ~ /HGMMA/) multiplications++
+          if (text[j] ~ /R2UR/) moves++
+        }
+        if (multiplications) { best = length_; best_moves = moves }
+      }
+      if (best) { loops++; total += best_moves }
+      count = 0
+      delete line; delete target; delete text
+    }
+    /Function :/ { finish() }
+    /^[ \t]+\/\*[0-9a-f]+\*\// {
+      count++
+      address = $1; gsub(/[\/*]/, "", address); sub(/^0+/, "", address)
+      line[address] = count
+      text[count] = $0
+      if (match($0, /BRA[^;]* 0x[0-9a-f]+/)) {
+        address = substr($0, RSTART, RLENGTH); sub(/.*0x0*/, "", address)
+        target[count] = address
+      }
+    }
+    END { finish(); print loops + 0, total + 0 }
+  ' "$1"
+}
+
+[ $# -gt 0 ] || set -- src/cuda/tile_*.cu src/cuda/attention_*.cu
 for source in "$@"; do
   name=$(basename "$source" .cu)
   log=$out/$name.log
@@ -44,10 +81,20 @@ for source in "$@"; do
   multiplications=$(grep -c 'HGMMA' "$out/$name.sass" || true)
   waits=$(grep -c 'HGMMA.*gsb0' "$out/$name.sass" || true)
   case $name in
-  *gemm*)
+  *gemm* | attention_*)
     [ "$multiplications" -gt 0 ] || fail "$source: no wgmma"
-    # Only the last of a stage's four closes a group; one in each instruction means that they wait for each other.
+    # Only the last of a stage's four (attention: of a step) closes a group; one in each instruction means that they wait
+    # for each other.
     [ $((4 * waits)) -le "$multiplications" ] || fail "$source: wgmma serialized ($waits groups of $multiplications)"
+    ;;
+  esac
+  case $name in
+  attention_d64 | attention_d128)
+    moves=$(loop_moves "$out/$name.sass")
+    case $moves in
+    "$(grep -c 'Compiling entry' "$log") 0") ;;
+    *) fail "$source: kernels with a matrix loop, and R2UR in them: $moves" ;;
+    esac
     ;;
   esac
   echo "$source: $multiplications wgmma in $waits groups, $local_accesses local-memory accesses," \

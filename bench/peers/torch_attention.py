@@ -5,7 +5,7 @@ Candidates run in turn: before each launch a 512 MB read leaves the cache cold a
 the repeats counts. Ours reads and writes [tokens][heads][D]; cuDNN gets [1, heads, tokens, D], contiguous. Both are
 held against float64 on sampled rows.
 
-  torch_attention.py --library libdraintile.so --json FILE [--repeats 20] [--choices block:turns,...]
+  torch_attention.py --library libdraintile.so --json FILE [--repeats 20]
 """
 import argparse
 import ctypes
@@ -39,11 +39,6 @@ class Attention(ctypes.Structure):
                 ("timeout_s", ctypes.c_double)]
 
 
-class Choice(ctypes.Structure):
-    """dt_attention_choice of src/cuda/attention.h; only in libraries that export it."""
-    _fields_ = [("block", ctypes.c_int32), ("groups", ctypes.c_int32), ("turns", ctypes.c_int32), ("cut", ctypes.c_int32)]
-
-
 # name, heads, head_dim, tokens, causal, dtype. Two GPUs have half of a model's heads each.
 SHAPES = [("FLUX.1, half of the heads", 12, 128, 4608, 0, "bf16"), ("D128, S 16384", 12, 128, 16384, 0, "bf16"),
           ("Qwen-Image, half of the heads", 12, 128, 4222, 0, "bf16"), ("FLUX.1", 24, 128, 4608, 0, "bf16"),
@@ -70,7 +65,7 @@ class Ours:
         if status != 0:
             sys.exit(f"status {status}: {self.c.dt_error_detail().decode()}")
 
-    def prepare(self, q, k, v, out, causal, choice=None):
+    def prepare(self, q, k, v, out, causal):
         a = Attention()
         self.c.dt_cuda_attention_init(ctypes.byref(a))
         assert a.size == ctypes.sizeof(Attention)
@@ -83,10 +78,7 @@ class Ours:
         self.must(self.c.dt_cuda_attention_workspace(ctypes.byref(a), ctypes.byref(need)))
         assert need.value <= self.workspace.numel()
         stream, memory = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_void_p(self.workspace.data_ptr())
-        if choice is None:
-            return lambda: self.must(self.c.dt_cuda_attention_forward(ctypes.byref(a), memory, stream))
-        chosen = Choice(choice[0], -1, choice[1], -1)
-        return lambda: self.must(self.c.dt_attention_forward_chosen(ctypes.byref(a), ctypes.byref(chosen), memory, stream))
+        return lambda: self.must(self.c.dt_cuda_attention_forward(ctypes.byref(a), memory, stream))
 
     def check(self):
         self.must(self.c.dt_cuda_attention_check(ctypes.c_void_p(self.workspace.data_ptr()),
@@ -108,7 +100,7 @@ def error(out, q, k, v, causal):
     return worst
 
 
-def measure(ours, shape, choices, repeats, flush):
+def measure(ours, shape, repeats, flush):
     name, heads, dim, tokens, causal, dtype = shape
     kind = torch.bfloat16 if dtype == "bf16" else torch.float16
     q, k, v = (torch.randn(tokens, heads, dim, dtype=kind, device="cuda") for _ in range(3))
@@ -120,9 +112,6 @@ def measure(ours, shape, choices, repeats, flush):
             return F.scaled_dot_product_attention(tq, tk, tv, is_causal=bool(causal))
 
     candidates = {"draintile": ours.prepare(q, k, v, out, causal)}
-    for choice in choices:
-        if dim == choice[2] and causal == choice[3]:
-            candidates[f"draintile_{choice[0]}_{choice[1]}"] = ours.prepare(q, k, v, out, causal, choice)
     errors = {}
     for candidate, launch in candidates.items():
         out.fill_(float("nan"))
@@ -166,14 +155,12 @@ def main():
     parser.add_argument("--json", required=True)
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--choices", default="", help="block:turns:head_dim:causal,...")
     arguments = parser.parse_args()
-    choices = [tuple(int(x) for x in text.split(":")) for text in arguments.choices.split(",") if text]
     torch.manual_seed(1)
     ours, flush = Ours(arguments.library), torch.ones(128 << 20, dtype=torch.float32, device="cuda")
     records = []
     for shape in SHAPES:
-        records.append(measure(ours, shape, choices, arguments.repeats, flush))
+        records.append(measure(ours, shape, arguments.repeats, flush))
         r = records[-1]
         print(*shape, f"over cuDNN {r['over_cudnn']:.3f}, error {r['error_over_torch']:.3f};",
               *(f"{c['name']} {c['median_s'] * 1e6:.1f} us {c['flop_per_s'] * 1e-12:.0f};" for c in r["candidates"]), flush=True)

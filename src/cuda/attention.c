@@ -171,8 +171,7 @@ dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t
   if (status != DT_OK) return status;
   *bytes = DT_ATTENTION_SCRATCH_OFFSET;
   if (!attention->causal) { /* slabs of pieces: sums of a tile's rows, with their maximum and sum */
-    static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT;
-    const int32_t groups = dt_attention_shape_of(attention, &chosen).groups;
+    const int32_t groups = dt_attention_shape_of(attention).groups;
     *bytes += (size_t)(DT_ATTENTION_PIECES * DT_ATTENTION_CTAS_MAX) * 64 * (size_t)groups *
               ((size_t)attention->head_dim + 2) * sizeof(float);
   }
@@ -193,7 +192,7 @@ dt_status dt_attention_forward_chosen(const dt_cuda_attention *a, const dt_atten
 
   dt_attention_kernel kernel;
   memset(&kernel, 0, sizeof kernel);
-  const dt_attention_shape shape = dt_attention_shape_of(a, choice);
+  const dt_attention_shape shape = dt_attention_shape_of(a);
   if ((status = encode_maps(a, &shape, &kernel)) != DT_OK) return status;
   kernel.header = workspace;
   kernel.scratch = (float *)((uint8_t *)workspace + DT_ATTENTION_SCRATCH_OFFSET);

@@ -89,16 +89,15 @@ typedef struct dt_attention_shape {
 
 /* What may be chosen; -1: by the library. For benchmarks and tests. */
 typedef struct dt_attention_choice {
-  int32_t block, groups, turns;
   int32_t cut; /* 0: no tile is cut over KV */
 } dt_attention_choice;
 #define DT_ATTENTION_CHOICE_INIT                                                                                       \
-  { -1, -1, -1, -1 }
+  { -1 }
 
 /* Fills the schedule of `kernel` (runs, groups, pieces, head_section) for CTAs `ctas`. Pure. */
 void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t cut, int32_t ctas,
                        dt_attention_kernel *kernel);
-dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention, const dt_attention_choice *choice);
+dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention);
 
 dt_status dt_attention_forward_chosen(const dt_cuda_attention *attention, const dt_attention_choice *choice,
                                       void *workspace, void *stream);

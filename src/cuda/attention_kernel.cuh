@@ -1,8 +1,9 @@
 /* The attention kernel: one persistent CTA a multiprocessor, warp-specialised.
  *
- * Consumer warpgroups own 64 rows of the tile each. A step multiplies Q by a block of K, and P of the block before by
- * its V, both under way while the other warpgroups compute their softmax; the first block of the next tile goes with
- * the last V of this one. P stays in registers. The last warpgroup is the loader. See docs/attention_cuda.md.
+ * Consumer warpgroups own 64 rows of the tile each and issue in turn. A step multiplies P of the block before by its V,
+ * and Q by the next block of K; while the other warpgroups do theirs, it turns the scores into the next P. The first
+ * block of the next tile goes with the last V of this one. P stays in registers. The last warpgroup is the loader. See
+ * docs/attention_cuda.md.
  */
 #ifndef DT_CUDA_ATTENTION_KERNEL_CUH
 #define DT_CUDA_ATTENTION_KERNEL_CUH
@@ -12,17 +13,18 @@
 #include "cuda/attention_pipeline.cuh"
 #include "cuda/attention_store.cuh"
 
-/* A consumer thread's share of its warpgroup's rows: two of them, `row` and row + 8 of the tile. */
+/* A consumer thread's share of its warpgroup's rows: two of them, dt_attention_row() and the one 8 below. */
 template <class C> struct dt_attention_consumer {
   uint32_t shared, group;
-  uint32_t step; /* blocks of K consumed */
-  int32_t row;
-  float s[C::N / 2], o[C::D / 2]; /* scores, later exp2 of them; sums of P V */
+  uint32_t step;                  /* blocks of K consumed */
+  float s[C::N / 2], o[C::D / 2]; /* scores; sums of P V */
   uint32_t p[C::N / 4];
-  float max[2], sum[2]; /* sum: of this thread's columns */
+  float shift[2], sum[2]; /* p is exp2(scale * score - shift); sum: of p in this thread's columns */
+  bool ready;             /* the operands of the next step were seen */
   uint32_t debt;        /* bit n: piece n of this CTA is written and not merged */
 };
 
+/* What Q number `sequence` is: valid until this warpgroup has waited for the one after the next. */
 template <class C> DT_DEVICE dt_attention_item dt_attention_slot_read(uint32_t shared, uint32_t sequence) {
   const uint32_t slot = shared + C::SHARED_SLOTS + sequence % C::SLOTS * 32;
   const uint4 first = dt_load_shared(slot), second = dt_load_shared(slot + 16);
@@ -51,11 +53,10 @@ DT_DEVICE dt_attention_item dt_attention_item_wait(const dt_attention_kernel &a,
 
 /* Turns: warpgroup g may issue when g - 1 has; named barriers 1 to GROUPS. */
 template <class C> DT_DEVICE void dt_turn_take(uint32_t group) {
-  if constexpr (C::TURNS) asm volatile("bar.sync %0, 256;" ::"r"(group + 1) : "memory");
+  asm volatile("bar.sync %0, 256;" ::"r"(group + 1) : "memory");
 }
 template <class C> DT_DEVICE void dt_turn_pass(uint32_t group) {
-  if constexpr (C::TURNS)
-    asm volatile("bar.arrive %0, 256;" ::"r"(group + 1 == C::GROUPS ? 1 : group + 2) : "memory");
+  asm volatile("bar.arrive %0, 256;" ::"r"(group + 1 == C::GROUPS ? 1 : group + 2) : "memory");
 }
 
 DT_DEVICE void dt_attention_release(uint32_t barrier) {
@@ -96,6 +97,11 @@ DT_DEVICE void dt_attention_wait_v(const dt_attention_kernel &a, const dt_attent
                        DT_ATTENTION_ERROR_V);
 }
 
+/* The first of this thread's two rows of the tile. */
+DT_DEVICE int32_t dt_attention_row() {
+  return (int32_t)(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4);
+}
+
 /* Scores of columns that a row does not see become -infinity: columns from `limit` on, counted from this thread's
  * first one. */
 template <class C> DT_DEVICE void dt_attention_mask(dt_attention_consumer<C> &c, int32_t limit_0, int32_t limit_1) {
@@ -111,30 +117,39 @@ DT_DEVICE void dt_attention_mask_block(const dt_attention_kernel &a, dt_attentio
   const int32_t first = block * C::N + (int32_t)(threadIdx.x % 4 * 2);
   int32_t limit_0 = a.kv_tokens, limit_1 = a.kv_tokens;
   if constexpr (C::CAUSAL) {
-    limit_0 = min(limit_0, item.row + c.row + a.causal_offset + 1);
-    limit_1 = min(limit_1, item.row + c.row + a.causal_offset + 9);
+    limit_0 = min(limit_0, item.row + dt_attention_row() + a.causal_offset + 1);
+    limit_1 = min(limit_1, item.row + dt_attention_row() + a.causal_offset + 9);
   }
   dt_attention_mask(c, limit_0 - first, limit_1 - first);
 }
 
-/* s becomes exp2(scale * (s - max)), with the maximum so far; sum and factor, which scales what went before, follow.
- * Guarded: a row may have seen nothing yet, so that its maximum is -infinity. First: there is nothing before. */
+/* What a thread's weights of a row and block may sum to: P's 16 bits hold each of them. */
+constexpr float DT_ATTENTION_SUM_MAX = 16384;
+
+/* p from the scores and the maximum with this block, of rows in which a thread's sum is too large; others keep theirs, so
+ * that no row's result depends on its neighbours. Factor scales what went before. Guarded: a row may have seen nothing yet,
+ * so that its maximum is -infinity. First: there is nothing before. */
 template <class C, bool First, bool Guarded>
-DT_DEVICE void dt_attention_softmax(const dt_attention_kernel &a, dt_attention_consumer<C> &c, float (&factor)[2]) {
+DT_DEVICE void dt_attention_softmax(const dt_attention_kernel &a, dt_attention_consumer<C> &c, const float (&sum)[2],
+                                    float (&factor)[2]) {
   const float scale = a.scale_log2;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     float top = fmaxf(c.s[2 * r], c.s[2 * r + 1]);
 #pragma unroll
     for (int i = 4; i < C::N / 2; i += 4) top = fmaxf(top, fmaxf(c.s[i + 2 * r], c.s[i + 2 * r + 1]));
-    const float before = c.max[r];
-    if (!First) top = fmaxf(top, before);
     top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
     top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    c.max[r] = top;
-    float shift = __fmul_rn(top, scale);
-    if (Guarded) shift = top == -INFINITY ? 0.0f : shift;
-    if (!First) factor[r] = dt_exp2(__fsub_rn(__fmul_rn(before, scale), shift));
+    top = __fmul_rn(top, scale);
+    const float before = c.shift[r];
+    if (!First) {
+      const uint32_t quad = 15u << threadIdx.x % 32 / 4 * 4;
+      const uint32_t over = __ballot_sync(0xffffffffu, !(sum[r] <= DT_ATTENTION_SUM_MAX));
+      top = over & quad ? fmaxf(top, before) : before;
+    }
+    c.shift[r] = top;
+    const float shift = Guarded && top == -INFINITY ? 0.0f : top;
+    if (!First) factor[r] = dt_exp2(__fsub_rn(before, shift));
     float sum_0 = 0, sum_1 = 0;
 #pragma unroll
     for (int i = 0; i < C::N / 2; i += 4) {
@@ -146,8 +161,6 @@ DT_DEVICE void dt_attention_softmax(const dt_attention_kernel &a, dt_attention_c
     }
     c.sum[r] = First ? sum_0 + sum_1 : __fmaf_rn(c.sum[r], factor[r], sum_0 + sum_1);
   }
-}
-template <class C> DT_DEVICE void dt_attention_pack(dt_attention_consumer<C> &c) {
 #pragma unroll
   for (int i = 0; i < C::N / 4; i++) c.p[i] = dt_pack<C::HALF>(c.s[2 * i], c.s[2 * i + 1]);
 }
@@ -157,41 +170,102 @@ template <class C>
 DT_DEVICE void dt_attention_begin(const dt_attention_kernel &a, dt_attention_consumer<C> &c,
                                   const dt_attention_item &item) {
   float factor[2];
+  const float none[2] = {0, 0};
   if (item.masked > 0) dt_attention_mask_block(a, c, item, item.block);
-  dt_attention_softmax<C, true, C::CAUSAL>(a, c, factor);
-  dt_attention_pack(c);
+  dt_attention_softmax<C, true, C::CAUSAL>(a, c, none, factor);
 }
 
-/* Block j > 0 of a tile. */
-template <class C, bool Masked>
-DT_DEVICE void dt_attention_step(const dt_attention_kernel &a, dt_attention_consumer<C> &c,
-                                 const dt_attention_item &item, int32_t j) {
+/* A later block, with the maximum brought up to date. */
+template <class C>
+DT_DEVICE void dt_attention_raise(const dt_attention_kernel &a, dt_attention_consumer<C> &c, const float (&sum)[2]) {
+  float factor[2];
+  dt_attention_softmax<C, false, C::CAUSAL>(a, c, sum, factor);
+#pragma unroll
+  for (int i = 0; i < C::D / 2; i++) c.o[i] *= factor[i % 4 / 2];
+}
+
+/* A later block, with the maximum as it was: weights may exceed 1, which float32 sums and P do not mind. False, and only
+ * p is spoilt, if a thread's sum of a row is too large or no number: with a maximum of -infinity too. */
+template <class C>
+DT_DEVICE bool dt_attention_weigh(const dt_attention_kernel &a, dt_attention_consumer<C> &c, float (&sum)[2]) {
+  const float scale = a.scale_log2;
+  float sums[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < C::N / 4; i++) {
+    const int r = i % 2;
+    const float x = dt_exp2(__fmaf_rn(c.s[2 * i], scale, -c.shift[r]));
+    const float y = dt_exp2(__fmaf_rn(c.s[2 * i + 1], scale, -c.shift[r]));
+    sums[2 * r] += x;
+    sums[2 * r + 1] += y;
+    c.p[i] = dt_pack<C::HALF>(x, y);
+  }
+  sum[0] = sums[0] + sums[1];
+  sum[1] = sums[2] + sums[3];
+  const bool good = sum[0] <= DT_ATTENTION_SUM_MAX && sum[1] <= DT_ATTENTION_SUM_MAX;
+  if (__any_sync(0xffffffffu, !good)) return false;
+  c.sum[0] += sum[0];
+  c.sum[1] += sum[1];
+  return true;
+}
+
+/* The products of block j > 0 of a tile, which lies in `stage`: a constant, so that the descriptors need no registers
+ * but uniform ones. */
+template <class C>
+DT_DEVICE void dt_attention_multiply(const dt_attention_kernel &a, dt_attention_consumer<C> &c, int32_t j, bool last,
+                                     uint32_t stage) {
   typedef dt_attention_barriers<C> B;
-  const uint32_t stage = __shfl_sync(0xffffffffu, c.step % C::STAGES, 0), before = stage ^ 1;
-  dt_attention_wait_k(a, c, stage);
-  dt_attention_wait_v(a, c, before);
+  const uint32_t before = stage ^ 1;
+  if (!c.ready) {
+    dt_attention_wait_v(a, c, before);
+    dt_attention_wait_k(a, c, stage);
+  }
   dt_turn_take<C>(c.group);
   dt_mma_fence();
+  dt_attention_values(c, before, j > 1);
   dt_attention_scores(c, stage);
   dt_mma_commit();
-  dt_attention_values(c, before, j > 1);
-  dt_mma_commit();
   dt_turn_pass<C>(c.group);
-  dt_mma_wait<1>();
-  dt_settle(c.s);
-  dt_attention_release(B::k_empty(c.shared, stage));
-  if (j + 1 == item.blocks) dt_attention_release(B::q_empty(c.shared, c.group));
-  if (Masked) dt_attention_mask_block(a, c, item, item.block - j);
-  float factor[2];
-  dt_attention_softmax<C, false, Masked>(a, c, factor);
   dt_mma_wait<0>();
+  dt_settle(c.s);
   dt_settle(c.o);
   dt_settle(c.p);
   dt_attention_release(B::v_empty(c.shared, before));
-#pragma unroll
-  for (int i = 0; i < C::D / 2; i++) c.o[i] *= factor[i % 4 / 2];
-  dt_attention_pack(c);
+  dt_attention_release(B::k_empty(c.shared, stage));
+  if (last) dt_attention_release(B::q_empty(c.shared, c.group));
   c.step++;
+  /* Asked now, so that the answer is there when the weights are. */
+  c.ready = dt_barrier_test(B::k_full(c.shared, before), c.step / C::STAGES & 1) &
+            dt_barrier_test(B::v_full(c.shared, stage), (c.step - 1) / C::STAGES & 1);
+}
+
+/* Blocks from 1 on. Two a turn of the loop, one a stage; D = 256 has more descriptors than there are uniform registers,
+ * and goes by one. */
+template <class C>
+DT_DEVICE void dt_attention_steps(const dt_attention_kernel &a, dt_attention_consumer<C> &c,
+                                  const dt_attention_item &item) {
+  constexpr bool PAIRS = C::D < 256;
+  static_assert(C::STAGES == 2, "steps of a pair");
+  c.ready = false;
+  float sum[2];
+  for (int32_t j = 1;;) {
+    if (PAIRS && c.step % 2 == 0) {
+      if (j >= item.blocks) return;
+      dt_attention_multiply(a, c, j, j + 1 == item.blocks, 0);
+      j++;
+      if ((C::CAUSAL && j <= item.masked) || !dt_attention_weigh(a, c, sum)) goto raise;
+    }
+    if (j >= item.blocks) return;
+    dt_attention_multiply(a, c, j, j + 1 == item.blocks, PAIRS ? 1 : __shfl_sync(0xffffffffu, c.step % 2, 0));
+    j++;
+    if ((C::CAUSAL && j <= item.masked) || !dt_attention_weigh(a, c, sum)) goto raise;
+    continue;
+  raise:
+    if (C::CAUSAL && j <= item.masked) {
+      dt_attention_mask_block(a, c, item, item.block - j + 1);
+      sum[0] = sum[1] = INFINITY;
+    }
+    dt_attention_raise(a, c, sum);
+  }
 }
 
 /* Merges the pieces written before: by now the other CTAs have written theirs. */
@@ -206,19 +280,19 @@ template <class C> DT_DEVICE void dt_attention_settle_debt(const dt_attention_ke
 
 /* A tile's O and its rows' sums are complete. */
 template <class C>
-DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_consumer<C> &c,
-                                   const dt_attention_item &item) {
+DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_consumer<C> &c, uint32_t sequence) {
+  const dt_attention_item item = dt_attention_slot_read<C>(c.shared, sequence); /* again: not kept in registers */
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     c.sum[r] += __shfl_xor_sync(0xffffffffu, c.sum[r], 1);
     c.sum[r] += __shfl_xor_sync(0xffffffffu, c.sum[r], 2);
   }
   if (C::CUT && item.merge >= 0) {
-    dt_piece_write<C>(a, c.shared, c.group, item.merge, c.row, c.o, c.max, c.sum);
+    dt_piece_write<C>(a, c.shared, c.group, item.merge, dt_attention_row(), c.o, c.shift, c.sum);
     c.debt |= 1u << item.merge;
     return;
   }
-  dt_attention_store<C>(a, item, c.row, c.o, c.sum);
+  dt_attention_store<C>(a, item, dt_attention_row(), c.o, c.sum);
   dt_attention_settle_debt(a, c);
 }
 
@@ -228,7 +302,6 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
   const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   c.shared = shared;
   c.group = warp / 4;
-  c.row = (int32_t)(16 * warp + threadIdx.x % 32 / 4);
   c.step = c.debt = 0;
   uint32_t sequence = 0;
   dt_attention_item item = dt_attention_item_wait<C>(a, shared, c.group, sequence);
@@ -247,10 +320,7 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
     if (sequence == 0 && item.blocks == 1) dt_attention_release(B::q_empty(shared, c.group));
     c.step++;
     dt_attention_begin(a, c, item);
-    int32_t j = 1;
-    if constexpr (C::CAUSAL)
-      for (; j < item.masked; j++) dt_attention_step<C, true>(a, c, item, j);
-    for (; j < item.blocks; j++) dt_attention_step<C, false>(a, c, item, j);
+    dt_attention_steps(a, c, item);
 
     /* The last V, and with it the first block of the next tile. */
     const dt_attention_item next = dt_attention_item_wait<C>(a, shared, c.group, ++sequence);
@@ -262,16 +332,15 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
       dt_mma_commit();
       dt_mma_wait<0>();
       dt_settle(c.o);
-      dt_attention_finish(a, c, item);
+      dt_attention_finish(a, c, sequence - 1);
       dt_attention_settle_debt(a, c);
       return;
     }
     dt_attention_wait_k(a, c, stage);
     dt_turn_take<C>(c.group);
     dt_mma_fence();
-    dt_attention_scores(c, stage);
-    dt_mma_commit();
     dt_attention_values(c, before, item.blocks > 1);
+    dt_attention_scores(c, stage);
     dt_mma_commit();
     dt_turn_pass<C>(c.group);
     dt_mma_wait<0>();
@@ -280,7 +349,7 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
     dt_attention_release(B::k_empty(shared, stage));
     dt_attention_release(B::v_empty(shared, before));
     if (next.blocks == 1) dt_attention_release(B::q_empty(shared, c.group));
-    dt_attention_finish(a, c, item);
+    dt_attention_finish(a, c, sequence - 1);
     item = next;
   }
 }

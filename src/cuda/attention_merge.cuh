@@ -33,7 +33,7 @@ DT_DEVICE void dt_piece_write(const dt_attention_kernel &a, uint32_t shared, uin
 #pragma unroll
     for (int i = 0; i < C::D / 8; i++) *(float2 *)(to + 8 * i) = make_float2(o[4 * i + 2 * r], o[4 * i + 2 * r + 1]);
     if (quad == 0)
-      *(float2 *)(slab + C::M * C::D + 2 * (row + 8 * r)) = make_float2(__fmul_rn(top[r], a.scale_log2), sum[r]);
+      *(float2 *)(slab + C::M * C::D + 2 * (row + 8 * r)) = make_float2(top[r], sum[r]);
   }
   dt_group_sync(group);
   if (threadIdx.x % 128 != 0) return;

@@ -49,23 +49,19 @@ template <int Count> DT_DEVICE void dt_settle(uint32_t (&d)[Count]) {
 #define DT_TEXT_64                                                                                                     \
   DT_TEXT_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "                      \
              "%56, %57, %58, %59, %60, %61, %62, %63"
-#define DT_TEXT_72 DT_TEXT_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define DT_TEXT_80 DT_TEXT_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
-#define DT_TEXT_88 DT_TEXT_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define DT_TEXT_96 DT_TEXT_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define DT_TEXT_128                                                                                                    \
-  DT_TEXT_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "          \
+  DT_TEXT_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                      \
+             "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                        \
+             "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "          \
              "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define DT_LIST_8(C, i)                                                                                                \
   C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3]), C(d[i + 4]), C(d[i + 5]), C(d[i + 6]), C(d[i + 7])
 #define DT_LIST_32(C) DT_LIST_8(C, 0), DT_LIST_8(C, 8), DT_LIST_8(C, 16), DT_LIST_8(C, 24)
 #define DT_LIST_40(C) DT_LIST_32(C), DT_LIST_8(C, 32)
 #define DT_LIST_64(C) DT_LIST_40(C), DT_LIST_8(C, 40), DT_LIST_8(C, 48), DT_LIST_8(C, 56)
-#define DT_LIST_72(C) DT_LIST_64(C), DT_LIST_8(C, 64)
-#define DT_LIST_80(C) DT_LIST_72(C), DT_LIST_8(C, 72)
-#define DT_LIST_88(C) DT_LIST_80(C), DT_LIST_8(C, 80)
-#define DT_LIST_96(C) DT_LIST_88(C), DT_LIST_8(C, 88)
-#define DT_LIST_128(C) DT_LIST_96(C), DT_LIST_8(C, 96), DT_LIST_8(C, 104), DT_LIST_8(C, 112), DT_LIST_8(C, 120)
+#define DT_LIST_128(C)                                                                                                 \
+  DT_LIST_64(C), DT_LIST_8(C, 64), DT_LIST_8(C, 72), DT_LIST_8(C, 80), DT_LIST_8(C, 88), DT_LIST_8(C, 96),             \
+      DT_LIST_8(C, 104), DT_LIST_8(C, 112), DT_LIST_8(C, 120)
 
 /* dt_scores<N>: 64 rows of Q times N rows of K, 16 deep. `first` does not read d: with read-write operands the old
  * scores would stay in registers. */
@@ -93,10 +89,6 @@ template <int N> struct dt_scores;
   };
 DT_SCORES(80, 40, "%40", "%41")
 DT_SCORES(128, 64, "%64", "%65")
-DT_SCORES(144, 72, "%72", "%73")
-DT_SCORES(160, 80, "%80", "%81")
-DT_SCORES(176, 88, "%88", "%89")
-DT_SCORES(192, 96, "%96", "%97")
 
 /* dt_values<D>: O of 64 rows by D columns, += P of 16 columns times 16 rows of V (= if accumulate is 0). */
 template <int D> struct dt_values;

@@ -9,11 +9,10 @@
 #include "cuda/attention.h"
 #include "cuda/ptx.cuh"
 
-/* D columns a head, N rows of K and V a block, Groups consumer warpgroups; Turns: they issue in turn; Cut: some tiles
- * are cut over KV. A kernel that can merge is 4 to 8 % slower at everything else. */
-template <int D_, int N_, int Groups, bool Half_, bool Causal_, bool Turns, bool Cut> struct dt_attention_config {
+/* D columns a head, N rows of K and V a block, Groups consumer warpgroups; Cut: some tiles are cut over KV. */
+template <int D_, int N_, int Groups, bool Half_, bool Causal_, bool Cut> struct dt_attention_config {
   static constexpr int D = D_, N = N_, GROUPS = Groups, M = 64 * Groups, THREADS = 128 * (Groups + 1);
-  static constexpr bool HALF = Half_, CAUSAL = Causal_, TURNS = Turns, CUT = Cut;
+  static constexpr bool HALF = Half_, CAUSAL = Causal_, CUT = Cut;
   static constexpr uint32_t STAGES = 2, SLOTS = 8;
   static constexpr uint32_t GROUP_Q_BYTES = 64 * D * 2, BLOCK_BYTES = N * D * 2;
   static constexpr uint32_t SHARED_K = Groups * GROUP_Q_BYTES, SHARED_V = SHARED_K + STAGES * BLOCK_BYTES,
@@ -207,19 +206,19 @@ DT_DEVICE void dt_attention_load_block(const CUtensorMap *map, uint32_t to, int3
  * the consumers free the stages. */
 template <class C> DT_DEVICE void dt_attention_load(const dt_attention_kernel &a, uint32_t shared) {
   typedef dt_attention_barriers<C> B;
-  uint32_t k_step = 0, v_step = 0, sequence = 0;
-  int32_t v_head = 0, v_row = 0, ready = -1;
+  uint32_t k_step = 0, sequence = 0;
+  int32_t v_head = 0, v_row = -1, ready = -1; /* the V to load next, that of the last K; -1: none */
   dt_attention_feed feed;
   dt_attention_feed_start<C>(a, feed);
   const auto load_v = [&]() {
-    if (v_step == k_step) return true;
-    const uint32_t stage = v_step % C::STAGES;
-    if (!dt_attention_wait<C>(a, shared, B::v_empty(shared, stage), (v_step / C::STAGES & 1) ^ 1,
+    if (v_row < 0) return true;
+    const uint32_t step = k_step - 1, stage = step % C::STAGES;
+    if (!dt_attention_wait<C>(a, shared, B::v_empty(shared, stage), (step / C::STAGES & 1) ^ 1,
                               DT_ATTENTION_ERROR_FREE_V))
       return false;
     dt_attention_load_block<C>(&a.v, shared + C::SHARED_V + stage * C::BLOCK_BYTES, v_head, v_row,
                                B::v_full(shared, stage));
-    v_step++;
+    v_row = -1;
     return true;
   };
   for (;; sequence++) {

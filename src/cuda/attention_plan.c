@@ -3,29 +3,12 @@
 
 #include "cuda/attention.h"
 
-dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention, const dt_attention_choice *choice) {
-  dt_attention_shape shape = {
-      .head_dim = attention->head_dim, .half = attention->dtype == DT_DTYPE_F16, .causal = attention->causal != 0};
-  switch (attention->head_dim) {
-  case 64:
-    shape.block = 128;
-    shape.groups = 3;
-    shape.turns = 1;
-    break;
-  case 128:
-    shape.block = !shape.causal && attention->kv_tokens % 144 == 0 ? 144 : 160;
-    shape.groups = 2;
-    shape.turns = !shape.causal;
-    break;
-  default:
-    shape.block = 80;
-    shape.groups = 2;
-    break;
-  }
-  if (choice->block > 0) shape.block = choice->block;
-  if (choice->groups > 0) shape.groups = choice->groups;
-  if (choice->turns >= 0) shape.turns = choice->turns;
-  return shape;
+dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention) {
+  return (dt_attention_shape){.head_dim = attention->head_dim,
+                              .block = attention->head_dim == 64 ? 128 : 80,
+                              .groups = attention->head_dim == 256 ? 2 : 3,
+                              .half = attention->dtype == DT_DTYPE_F16,
+                              .causal = attention->causal != 0};
 }
 
 static void plan_runs(const dt_cuda_attention *attention, int32_t tile_rows, int32_t remote, int32_t *next,

@@ -49,7 +49,7 @@ dt_status dt_ulysses_check(dt_ulysses *u, void *stream) {
 
 int64_t dt_ulysses_tile_count(const dt_ulysses *u) {
   static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT;
-  const dt_attention_shape shape = dt_attention_shape_of(&u->attention, &chosen);
+  const dt_attention_shape shape = dt_attention_shape_of(&u->attention);
   dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
   if (!kernel || u->attention.kv_tokens == 0) {
     free(kernel);
