@@ -91,10 +91,8 @@ static dt_status make_memory(dt_combine *c) {
   if (!status) status = dt_cuda_check(cudaEventCreateWithFlags(&c->entered, cudaEventDisableTiming), "event");
   if (!status) status = dt_cuda_check(cudaEventCreateWithFlags(&c->sent, cudaEventDisableTiming), "event");
   if (!status) status = dt_combine_make_recorder(c);
-  if (!status) status = dt_cuda_check(dt_combine_warm_launch(c->side), "consumers");
-  if (!status) status = dt_cuda_check(cudaEventRecord(c->entered, c->side), "event");
-  if (!status) status = dt_cuda_check(cudaStreamWaitEvent(c->side, c->entered, 0), "event");
-  if (!status) status = dt_cuda_check(cudaEventRecord(c->sent, c->side), "event");
+  if (!status && c->config.launch == DT_COMBINE_LAUNCH_TWO)
+    status = dt_cuda_check(dt_combine_warm_launch(c->side), "consumers");
   return status ? status : dt_cuda_check(cudaDeviceSynchronize(), "memory");
 }
 

@@ -314,7 +314,10 @@ static dt_status make(rank *r) {
   config.order = r->order;
   config.sms = r->sms;
   config.timeout_s = r->absent ? 0.2 : 5;
-  return dt_combine_create(&config, &r->combine);
+  TRY(dt_combine_create(&config, &r->combine));
+  CUDA(support_delay(1000, r->combine->side)); /* its first launch may wait for a peer's on the same GPU */
+  CUDA(cudaDeviceSynchronize());
+  return DT_OK;
 }
 
 static dt_status variant(rank *r, dt_layout layout, dt_order order) {

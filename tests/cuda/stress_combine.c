@@ -116,6 +116,7 @@ static dt_status prepare(rank_state *r, int index, uint32_t epoch) {
   config.sms = r->sms;
   config.timeout_s = 3;
   TRY(dt_combine_create(&config, &d->combine));
+  CUDA(support_delay(1000, d->combine->side)); /* its first launch may wait for a peer's on the same GPU */
   if (o->follow) {
     TRY(dt_combine_follow_counts(d->combine, d->counts));
   } else {
