@@ -24,9 +24,10 @@ class Gemm(ctypes.Structure):
     """dt_cuda_gemm of draintile/gemm.h."""
     _fields_ = [("size", ctypes.c_size_t), ("a", ctypes.c_void_p), ("b", ctypes.c_void_p), ("out", ctypes.c_void_p),
                 ("counts", ctypes.c_void_p), ("experts", ctypes.c_int32), ("rows_max", ctypes.c_int64),
-                ("n", ctypes.c_int64), ("k", ctypes.c_int64), ("row_target", ctypes.c_void_p), ("owners", ctypes.c_int32), ("owner_out", ctypes.c_void_p * 8),
-                ("owner_rows", ctypes.c_int64 * 8), ("ready", ctypes.c_void_p), ("order", ctypes.c_int32), ("remote_rows", ctypes.c_void_p),
-                ("raster_bands", ctypes.c_int32), ("tensor_stores", ctypes.c_int32), ("sms", ctypes.c_int32),
+                ("n", ctypes.c_int64), ("k", ctypes.c_int64), ("row_target", ctypes.c_void_p),
+                ("owners", ctypes.c_int32), ("owner_out", ctypes.c_void_p * 8), ("owner_rows", ctypes.c_int64 * 8),
+                ("ready", ctypes.c_void_p), ("order", ctypes.c_int32), ("paced_units", ctypes.c_int32),
+                ("remote_rows", ctypes.c_void_p), ("raster_bands", ctypes.c_int32), ("tensor_stores", ctypes.c_int32), ("sms", ctypes.c_int32),
                 ("timeout_s", ctypes.c_double)]
 
 
@@ -110,9 +111,12 @@ def shapes(quick):
                 (16384, 2048, 768, 64, "even"), (16384, 7168, 512, 64, "even"), (16384, 4096, 1024, 8, "even"),
                 (16384, 4096, 7168, 8, "even")]
     grid = [(m, 8192, 2048, e, "even") for m in (16384, 32768) for e in (4, 8, 16, 32, 64)]
+    grid += [(m, 8192, 2048, 64, kind) for m in (16384, 32768) for kind in ("uniform", "zipf")]
     grid += [(16384, n, k, e, "even") for n in (7168, 4096, 2048) for k in (512, 768, 1024, 1536) for e in (8, 64)]
-    grid += [(16384, 4096, 7168, e, "even") for e in (8, 64)]
-    return grid + [(m, 8192, 2048, 64, kind) for m in (16384, 32768) for kind in ("uniform", "zipf")]
+    return grid + [(16384, 4096, 7168, e, "even") for e in (8, 64)]
+
+
+DEVICE = {}
 
 
 def smi(fields):
@@ -161,7 +165,7 @@ def measure(ours, shape, variants, repeats, flush):
             stop.synchronize()
             if repeat >= 3:
                 samples[name].append(start.elapsed_time(stop) * 1e-3)
-            time.sleep(0.0005)
+            time.sleep(0.0002)
     flops = 2 * rows * n * k
     results = []
     for name, values in samples.items():
@@ -191,6 +195,15 @@ def summarize(records, mine):
             "over_cublas_dense": over_dense, "uneven_over_even_time": uneven}
 
 
+def save(arguments, records):
+    result = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv), "commit": arguments.commit, **DEVICE,
+              "repeats": arguments.repeats,
+              "summary": summarize(records, "draintile_" + arguments.variants.split(":")[0]), "shapes": records}
+    with open(arguments.json, "w") as file:
+        json.dump(result, file, indent=1)
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", required=True)
@@ -206,20 +219,16 @@ def main():
         name, options = text.split(":")
         variants["draintile_" + name] = {k: int(v) for k, v in (o.split("=") for o in options.split(",") if o)}
     torch.manual_seed(1)
+    DEVICE.update({"device": smi("name"), "driver": smi("driver_version"), "torch": torch.__version__,
+                   "cuda": torch.version.cuda, "sm_clock_max": smi("clocks.max.sm")})
     ours, flush = Ours(arguments.library), torch.ones(128 << 20, dtype=torch.float32, device="cuda")
     records = []
     for shape in shapes(arguments.quick):
         records.append(measure(ours, shape, variants, arguments.repeats, flush))
         print(*shape, *(f"{c['name']} {c['median_s'] * 1e6:.1f} us {c['flop_per_s'] * 1e-12:.0f};"
                         for c in records[-1]["candidates"]), flush=True)
-    result = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv), "commit": arguments.commit, "device": smi("name"),
-              "driver": smi("driver_version"), "torch": torch.__version__, "cuda": torch.version.cuda,
-              "sm_clock_max": smi("clocks.max.sm"), "repeats": arguments.repeats,
-              "summary": summarize(records, "draintile_" + arguments.variants.split(":")[0]),
-              "shapes": records}
-    with open(arguments.json, "w") as file:
-        json.dump(result, file, indent=1)
-    print(json.dumps(result["summary"], indent=1))
+        save(arguments, records)  # so that a run that is cut off leaves its shapes
+    print(json.dumps(save(arguments, records)["summary"], indent=1))
 
 
 if __name__ == "__main__":
