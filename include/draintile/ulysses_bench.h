@@ -56,10 +56,11 @@ const char *dt_ulysses_method_name(dt_ulysses_method method); /* "kernel", "seri
 
 typedef struct dt_ulysses_bench_config {
   size_t size;   /* sizeof, set by dt_ulysses_bench_config_init */
-  int32_t ranks; /* GPUs of this machine, 1 to 8 */
+  int32_t ranks; /* 1 to 8, a GPU each; on fewer GPUs they share them, and times are not those of a machine */
   dt_ulysses_shape shape;
   int32_t causal;
   int32_t senders;         /* as dt_ulysses_config */
+  uint32_t methods;        /* to time, bit m: method m; 0: all. Checked are those that are timed, and serial */
   int32_t repeat, warm_up; /* samples of each method (20), in turns; rounds before them (3) */
   double seconds;          /* fewer samples, at least 5, where all would take longer; 0: no bound */
   uint64_t seed;
@@ -67,7 +68,7 @@ typedef struct dt_ulysses_bench_config {
 void dt_ulysses_bench_config_init(dt_ulysses_bench_config *config);
 
 typedef struct dt_ulysses_timing {
-  double median_s;     /* of the slowest rank's time */
+  double median_s;     /* of the slowest rank's time; NaN: not timed */
   double *samples_s;   /* [repeat], the slowest rank's */
   int64_t words_wrong; /* 4-byte words of all outputs that differ from serial's; -1: not compared */
 } dt_ulysses_timing;
@@ -79,11 +80,13 @@ typedef struct dt_ulysses_bench {
   double flops;                /* of the rank with most heads */
   int64_t in_bytes, out_bytes; /* the most that a rank sends to others */
   uint64_t device_bytes;       /* of the operator, largest rank */
+  int32_t gpus, sms;           /* that the ranks run on; multiprocessors of a rank */
+  int32_t tile_rows;           /* of the attention's tiles */
   char device[256];
   double sm_hz_before, sm_hz_after; /* of rank 0, measured; 0: unknown */
 } dt_ulysses_bench;
 
-/* DT_ERR_NO_DEVICE: fewer GPUs than ranks; DT_ERR_UNSUPPORTED: built without CUDA, not Hopper GPUs, no peer access. */
+/* DT_ERR_NO_DEVICE: no GPU; DT_ERR_UNSUPPORTED: built without CUDA, not Hopper GPUs, no peer access. */
 dt_status dt_ulysses_bench_run(const dt_ulysses_bench_config *config, dt_ulysses_bench **bench);
 void dt_ulysses_bench_destroy(dt_ulysses_bench *bench); /* NULL allowed */
 

@@ -46,6 +46,8 @@ struct dt_ulysses {
   dt_span spans[4];
 };
 
+/* Rows of the attention's tiles. */
+int32_t dt_ulysses_tile_rows(const dt_ulysses *ulysses);
 /* Elements from the start of this rank's arrivals to a tensor (0: q, 1: k, 2: v). */
 int64_t dt_ulysses_tensor_at(const dt_ulysses_layout *layout, int32_t rank, int32_t tensor);
 

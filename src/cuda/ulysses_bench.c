@@ -34,9 +34,10 @@ static dt_status check_config(const dt_ulysses_bench_config *c) {
   if (c->repeat < 1 || c->warm_up < 0)
     return dt_fail(DT_ERR_ARGUMENT, "repeat: %d; at least 1, and warm_up at least 0", c->repeat);
   int devices = dt_cuda_device_count(), reach = 1;
-  if (devices < c->ranks) return dt_fail(DT_ERR_NO_DEVICE, "ranks: %d; this machine has %d GPUs", c->ranks, devices);
-  for (int32_t r = 0; r < c->ranks; r++)
-    for (int32_t p = 0; p < c->ranks; p++) {
+  if (devices < 1) return dt_fail(DT_ERR_NO_DEVICE, "ranks: %d; this machine has no GPU", c->ranks);
+  const int32_t gpus = devices < c->ranks ? devices : c->ranks;
+  for (int32_t r = 0; r < gpus; r++)
+    for (int32_t p = 0; p < gpus; p++) {
       if (p == r) continue;
       dt_status status = dt_cuda_check(cudaDeviceCanAccessPeer(&reach, r, p), "cudaDeviceCanAccessPeer");
       if (status) return status;
@@ -60,6 +61,8 @@ static dt_status prepare(dt_ulysses_bench_shared *b) {
   const dt_ulysses_bench_config *c = b->config;
   describe(b);
   b->repeat = c->repeat;
+  const int devices = dt_cuda_device_count();
+  b->result->gpus = devices < c->ranks ? devices : c->ranks;
   b->block = malloc(2 * (size_t)DT_ULYSSES_BENCH_PERIOD);
   if (!b->block) return dt_fail(DT_ERR_MEMORY, "benchmark: %d values", DT_ULYSSES_BENCH_PERIOD);
   dt_random random = {c->seed + 12345};
@@ -78,6 +81,7 @@ static dt_status prepare(dt_ulysses_bench_shared *b) {
   for (int32_t r = 0; r < c->ranks && !status; r++) {
     b->ranks[r].shared = b;
     b->ranks[r].rank = r;
+    b->ranks[r].device = r % b->result->gpus;
     b->ranks[r].control = controls[r];
   }
   return status;
@@ -111,16 +115,21 @@ static dt_status gather(dt_ulysses_bench_shared *b) {
   if (failed) return dt_fail(failed->status, "%s", failed->detail);
   count(b);
   result->config.repeat = b->repeat;
+  result->sms = b->ranks[0].ulysses->sms;
+  result->tile_rows = dt_ulysses_tile_rows(b->ranks[0].ulysses);
+  for (int32_t r = 0; r < c->ranks; r++)
+    if (!(b->ranks[r].error <= result->max_relative_error)) result->max_relative_error = b->ranks[r].error;
   for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
     dt_ulysses_timing *t = &result->timings[m];
     t->words_wrong = -1;
+    t->median_s = NAN;
+    if (!dt_ulysses_bench_times(c, m)) continue;
     t->samples_s = calloc((size_t)b->repeat, sizeof *t->samples_s);
     if (!t->samples_s) return dt_fail(DT_ERR_MEMORY, "samples: %d", b->repeat);
     for (int32_t r = 0; r < c->ranks; r++) {
       const dt_ulysses_bench_rank *rank = &b->ranks[r];
       for (int32_t i = 0; i < b->repeat; i++) t->samples_s[i] = fmax(t->samples_s[i], rank->samples[m][i]);
       if (rank->words_wrong[m] >= 0) t->words_wrong = (t->words_wrong < 0 ? 0 : t->words_wrong) + rank->words_wrong[m];
-      if (!(rank->error <= result->max_relative_error)) result->max_relative_error = rank->error;
     }
     t->median_s = dt_median(t->samples_s, (size_t)b->repeat);
   }

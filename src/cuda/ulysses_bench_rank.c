@@ -13,7 +13,7 @@
 enum {
   FLUSH_BYTES = 512 << 20,
   CHECKED_MOST = 32,        /* rows of a head, sampled a rank */
-  CHECKED_WORK = 400000000, /* multiplications that a rank spends on them, about */
+  CHECKED_WORK = 100000000, /* multiplications that a rank spends on them, about */
 };
 
 /* Element i of a whole tensor is value (i + offset) % period of the block. */
@@ -73,6 +73,7 @@ static void configure(const dt_ulysses_bench_rank *r, int beside, dt_ulysses_con
   config->attention = r->shared->attention;
   config->attention.overlap_in = beside;
   config->senders = r->shared->config->senders;
+  config->sms = r->sms;
   config->timeout_s = 5;
 }
 
@@ -85,10 +86,14 @@ static dt_status make_operators(dt_ulysses_bench_rank *r) {
 }
 
 static dt_status make_rank(dt_ulysses_bench_rank *r) {
-  dt_status status = dt_comm_create_cuda(r->control, r->rank, &r->comm);
+  dt_status status = dt_comm_create_cuda(r->control, r->device, &r->comm);
   if (status) return status;
   r->control = NULL; /* the new endpoint's */
-  cudaError_t error = cudaSetDevice(r->rank);
+  cudaError_t error = cudaSetDevice(r->device);
+  const int32_t ranks = r->shared->config->ranks, gpus = r->shared->result->gpus;
+  int sms = 0;
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, r->device);
+  r->sms = ranks > gpus ? sms / ((ranks + gpus - 1) / gpus) : 0;
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking);
   if (error == cudaSuccess) error = cudaEventCreate(&r->start);
   if (error == cudaSuccess) error = cudaEventCreate(&r->stop);
@@ -103,7 +108,7 @@ static dt_status make_rank(dt_ulysses_bench_rank *r) {
 }
 
 void dt_ulysses_bench_release(dt_ulysses_bench_rank *r) {
-  cudaSetDevice(r->rank);
+  cudaSetDevice(r->device);
   cudaDeviceSynchronize();
   for (int m = 0; m < DT_ULYSSES_METHODS; m++)
     if (r->graphs[m]) cudaGraphExecDestroy(r->graphs[m]);
@@ -252,6 +257,7 @@ static dt_status compare(dt_ulysses_bench_rank *r, int method, uint16_t *expecte
 
 /* Each operator's serial run first, then what it is to equal. */
 static dt_status check_methods(dt_ulysses_bench_rank *r) {
+  const dt_ulysses_bench_config *c = r->shared->config;
   static const int same[] = {DT_ULYSSES_METHOD_FUSED, DT_ULYSSES_METHOD_PIGGYBACK, DT_ULYSSES_METHOD_FUSED_GRAPH};
   static const int beside[] = {DT_ULYSSES_METHOD_WHOLE, DT_ULYSSES_METHOD_WHOLE_GRAPH};
   dt_status status = set_serial(r, 0, 1);
@@ -259,14 +265,17 @@ static dt_status check_methods(dt_ulysses_bench_rank *r) {
   if (!status) status = sample_error(r, r->ulysses);
   if (!status) status = set_serial(r, 0, 0);
   for (size_t i = 0; i < sizeof same / sizeof *same && !status; i++) {
+    if (!dt_ulysses_bench_times(c, same[i])) continue;
     if (same[i] == DT_ULYSSES_METHOD_FUSED_GRAPH) status = capture(r, same[i]);
     if (!status) status = compare(r, same[i], r->expected, 0);
   }
+  if (!dt_ulysses_bench_times(c, beside[0]) && !dt_ulysses_bench_times(c, beside[1])) return status;
   if (!status) status = set_serial(r, 1, 1);
   if (!status) status = compare(r, DT_ULYSSES_METHOD_WHOLE, r->expected_beside, 1);
   if (!status) status = sample_error(r, r->beside);
   if (!status) status = set_serial(r, 1, 0);
   for (size_t i = 0; i < sizeof beside / sizeof *beside && !status; i++) {
+    if (!dt_ulysses_bench_times(c, beside[i])) continue;
     if (beside[i] == DT_ULYSSES_METHOD_WHOLE_GRAPH) status = capture(r, beside[i]);
     if (!status) status = compare(r, beside[i], r->expected_beside, 0);
   }
@@ -327,6 +336,7 @@ dt_status dt_ulysses_bench_work(dt_ulysses_bench_rank *r) {
     double sum_s = 0;
     for (int m = 0; m < DT_ULYSSES_METHODS && !status; m++) {
       double seconds = 0;
+      if (!dt_ulysses_bench_times(c, m)) continue;
       status = time_method(r, m, &seconds);
       sum_s += seconds;
       if (!status && round >= 0) r->samples[m][round] = seconds;

@@ -16,12 +16,13 @@ typedef struct dt_ulysses_bench_shared dt_ulysses_bench_shared;
 typedef struct dt_ulysses_bench_rank {
   dt_ulysses_bench_shared *shared;
   pthread_t thread;
-  int32_t rank;
+  int32_t rank, device;
   dt_comm *control, *comm;
   dt_ulysses *ulysses, *beside; /* beside: sets multiprocessors aside for the way in */
   dt_window *align;
   uint32_t *align_at[DT_BENCH_RANKS], *expired;
   uint32_t round;
+  int sms; /* 0: all */
   cudaStream_t stream;
   cudaEvent_t start, stop;
   cudaGraphExec_t graphs[DT_ULYSSES_METHODS];
@@ -44,6 +45,10 @@ struct dt_ulysses_bench_shared {
   int32_t repeat;  /* as it comes out */
   dt_ulysses_bench_rank ranks[DT_BENCH_RANKS];
 };
+
+static inline int dt_ulysses_bench_times(const dt_ulysses_bench_config *config, int method) {
+  return config->methods == 0 || (config->methods >> method & 1);
+}
 
 /* A rank's thread: makes everything, checks every method, times them in turns. Collective. */
 dt_status dt_ulysses_bench_work(dt_ulysses_bench_rank *rank);

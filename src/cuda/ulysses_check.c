@@ -47,6 +47,10 @@ dt_status dt_ulysses_check(dt_ulysses *u, void *stream) {
   }
 }
 
+int32_t dt_ulysses_tile_rows(const dt_ulysses *u) {
+  return 64 * dt_attention_shape_of(&u->attention).groups;
+}
+
 int64_t dt_ulysses_tile_count(const dt_ulysses *u) {
   static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT;
   const dt_attention_shape shape = dt_attention_shape_of(&u->attention);

@@ -57,8 +57,19 @@ load common
     "$BATS_TEST_TMPDIR/paced.json"
 }
 
-@test "bench attention: exit 77 with fewer GPUs than ranks; unknown shapes are refused" {
-  if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 8 ]; then skip "eight GPUs"; fi
+@test "bench residual: exit 77 without a GPU; what is refused" {
+  local platform=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json
+  run -2 "$DRAINTILE" bench residual
+  [[ $output == *"--platform: required"* ]]
+  run -2 "$DRAINTILE" bench residual --platform "$platform" --ranks 1
+  run -2 "$DRAINTILE" bench residual --platform "$platform" --to 128
+  if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 1 ]; then skip "a GPU"; fi
+  run -77 "$DRAINTILE" bench residual --platform "$platform" --json "$BATS_TEST_TMPDIR/none.json"
+  [ ! -e "$BATS_TEST_TMPDIR/none.json" ]
+}
+
+@test "bench attention: exit 77 without a GPU; unknown shapes are refused" {
+  if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -ge 1 ]; then skip "a GPU"; fi
   run -77 "$DRAINTILE" bench attention --ranks 8 --json "$BATS_TEST_TMPDIR/none.json"
   [ ! -e "$BATS_TEST_TMPDIR/none.json" ]
   run -2 "$DRAINTILE" bench attention --shape flux,none

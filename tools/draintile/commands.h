@@ -7,6 +7,7 @@
 extern const tool_command command_info, command_model, command_plan, command_moe, command_simulate, command_synth;
 extern const tool_command command_synth_checkpoint, command_calibrate, command_attention;
 extern const tool_command command_bench, command_bench_combine, command_bench_moe, command_bench_attention;
+extern const tool_command command_bench_residual;
 
 /* Names of the library's enums, NULL-terminated, in their order: for ARG_CHOICE and ARG_LIST. */
 extern const char *const layout_names[];
