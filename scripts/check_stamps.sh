@@ -15,7 +15,10 @@ for header in tile_engine layer_roles pipeline; do
 done
 calls=$(cat "$work"/with/src/cuda/tile_engine.cuh "$work"/with/src/cuda/layer_roles.cuh | grep -c 'dt_stamp_')
 left=$(cat "$work"/without/src/cuda/tile_engine.cuh "$work"/without/src/cuda/layer_roles.cuh | grep -c 'dt_stamp_' || true)
-[ "$calls" -gt 15 ] && [ "$left" -eq 0 ] || { echo "FAIL check_stamps: $calls calls, $left of them stayed" >&2; exit 1; }
+if [ "$calls" -le 15 ] || [ "$left" -ne 0 ]; then
+  echo "FAIL check_stamps: $calls calls, $left of them stayed" >&2
+  exit 1
+fi
 compile() { # folder kernel
   (cd "$work/$1" && "$NVCC" -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I include -I src -cubin "src/cuda/$2.cu" -o "../$1-$2.cubin")
 }

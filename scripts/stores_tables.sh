@@ -1,6 +1,6 @@
 #!/bin/sh
-# docs/results/stores.md: what a tile's stores cost, by schedule and payload, from bench/results/*/stores.json. Nothing in
-# it is typed.
+# docs/results/stores.md: what a tile's stores cost, by schedule and payload, from bench/results/*/stores.json, and how many
+# multiprocessors of the combine store at once, from bench/results/*/combine-k-act.json. Nothing in it is typed.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$root/docs/results/stores.md
@@ -42,6 +42,20 @@ trap 'rm -f "$work"' EXIT
       "", "What timestamps cost: the layer, `direct`, without and with them, us.", "",
       "| shape | without | with | ratio |", "|---|---|---|---|",
       ([.rows[] | {shape, layer_s, layer_stamped_s}] | unique_by(.shape)[] | "| \(.shape) | \(.layer_s | two) | \(.layer_stamped_s | two) | \(.layer_stamped_s / .layer_s * 1000 | round / 1000) |")
+    ' "$input"
+  done
+  for input in "$root"/bench/results/*/combine-k-act.json; do
+    [ -f "$input" ] || continue
+    echo
+    jq -r '
+      def one: . * 10 | round / 10;
+      "## Combine, direct: \(.device) x \(.gpus), \(.ranks) ranks", "",
+      "Rows to other ranks; K: the multiprocessors that the model takes for the producers of a burst. \(.date), commit \(.commit // "-").", "",
+      "    \(.command // "")", "",
+      "| M | N | K dim | experts | router | window, us | rank | bursts | span, us | p95 | storing | most | K_act | K |",
+      "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+      (.runs[] | select(.stores) | . as $run | .stores.ranks | to_entries[] | .value as $s |
+        "| \($run.rows) | \($run.n) | \($run.k) | \($run.experts) | \($run.router) | \($run.stores.window_s * 1e6 | one) | \(.key) | \($s.bursts) | \($s.span_median_s * 1e6 | one) | \($s.span_p95_s * 1e6 | one) | \($s.active_mean | one) | \($s.active_max) | \($s.k_act | one) | \($run.stores.producers) |")
     ' "$input"
   done
 } >"$work"
