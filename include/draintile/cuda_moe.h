@@ -33,7 +33,7 @@ typedef struct dt_cuda_moe_weights {
   const float *gate_bias, *up_bias, *down_bias; /* [experts_per_rank][intermediate or hidden]; NULL: none */
 } dt_cuda_moe_weights;
 
-/* Ranks must agree on every field but sms. */
+/* Ranks must agree on every field but head, send_sms, ahead and sms. */
 typedef struct dt_cuda_moe_config {
   size_t size;                  /* sizeof, set by dt_cuda_moe_config_init */
   dt_comm *comm;                /* fabric `cuda`, of 1 to 8 ranks; outlives the layer */
@@ -46,9 +46,15 @@ typedef struct dt_cuda_moe_config {
   dt_schedule schedule;                     /* serial, direct, wave, interleave, alternate; signal where built */
   int32_t raster_bands, group_tasks, lead, wave_experts; /* 0: the schedule's default */
   int32_t dedup;                                         /* 1: a token crosses once to each rank that wants it */
-  int32_t sms;                                           /* multiprocessors that this rank uses, even; 0: all */
-  int32_t timestamps;                                    /* 1: records spans (dt_cuda_moe_spans) */
-  double timeout_s;                                      /* of any wait on the device, below 4,000; 0: 10 */
+  int32_t head; /* 1024ths of the dispatch's copies that its kernel makes, the rest being made beside the tiles by
+                   warps that would idle; 0: 256, with dedup 384, -1: none; serial: all */
+  int32_t
+      send_sms;  /* dedup: multiprocessors of the dispatch kernel, even, which tiles start beside; 0: 32; serial: all */
+  int32_t ahead; /* dedup: waves of L1 tasks that need no rows of other ranks, before the first that does; 0: as many
+                    as take as long as the link, -1: none */
+  int32_t sms;   /* multiprocessors that this rank uses, even; 0: all */
+  int32_t timestamps; /* 1: records spans (dt_cuda_moe_spans) */
+  double timeout_s;   /* of any wait on the device, below 4,000; 0: 10 */
 } dt_cuda_moe_config;
 void dt_cuda_moe_config_init(dt_cuda_moe_config *config);
 
@@ -63,7 +69,8 @@ dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe
 void dt_cuda_moe_destroy(dt_cuda_moe *moe);
 
 /* Collective, between forwards: another schedule for the following ones. Only schedule, raster_bands, group_tasks,
- * lead, wave_experts and dedup of config are read. */
+ * lead, wave_experts, dedup, head, send_sms and ahead of config are read. dedup only in a layer that was
+ * created with it. */
 dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *moe, const dt_cuda_moe_config *config);
 
 /* Device memory, 16-byte aligned. */

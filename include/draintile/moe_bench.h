@@ -67,6 +67,7 @@ typedef struct dt_moe_bench_config {
   int32_t checked_tokens;  /* sampled a rank and compared with float64 (16) */
   uint64_t seed;
   double timeout_s; /* of any wait (10) */
+  int32_t dedup;    /* 1: methods may use dedup (0) */
 } dt_moe_bench_config;
 void dt_moe_bench_config_init(dt_moe_bench_config *config);
 
@@ -81,8 +82,8 @@ void dt_moe_bench_close(dt_moe_bench *bench); /* NULL allowed */
 typedef struct dt_moe_bench_method {
   int32_t part; /* -1: the layer; else a dt_cuda_moe_part, on the plan of the last schedule before it in the list */
   dt_schedule schedule;
-  int32_t raster_bands, group_tasks, lead, wave_experts, dedup; /* as dt_cuda_moe_config */
-  int32_t graph;                                                /* 1: replays a CUDA graph; 0: launched live */
+  int32_t raster_bands, group_tasks, lead, wave_experts, dedup, head, send_sms, ahead; /* as dt_cuda_moe_config */
+  int32_t graph; /* 1: replays a CUDA graph; 0: launched live */
 } dt_moe_bench_method;
 
 typedef struct dt_moe_bench_row {

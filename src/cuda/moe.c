@@ -5,7 +5,7 @@
 #include "driver.h"
 #include "moe_handle.h"
 
-enum { TABLE_BLOCKS = 64 };
+enum { TABLE_BLOCKS = 64, SEND_SMS = 32, HEAD = 256, HEAD_DEDUP = 384 };
 
 static dt_status check_input(const dt_cuda_moe *m, const dt_cuda_moe_input *in) {
   if (in->tokens < 0 || in->tokens > m->config.max_tokens)
@@ -43,6 +43,7 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
   const int32_t rank = m->plan.rank;
   layer.signals = !staged && !local;
   layer.waits = !local;
+  layer.beside = layer.dedup && !staged && !local && !layer.crowded;
   /* What a rank computes may be more rows than it has slots; 16 rows are stored from each row below. */
   layer.local_rows = !local ? 0 : m->combine_rows > 16 ? (int32_t)m->combine_rows - 15 : 1;
   if (staged) {
@@ -63,6 +64,7 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
     const dt_stamped_layer stamped = {.layer = layer, .stamps = m->recorder->stamps};
     return dt_cuda_check(dt_stamped_layer_launch(&stamped, ctas, stream), "tiles");
   }
+  if (layer.dedup) return dt_cuda_check(dt_tile_layer_dedup_launch(&layer, ctas, stream), "tiles");
   return dt_cuda_check(dt_tile_layer_launch(&layer, ctas, stream), "tiles");
 }
 
@@ -75,10 +77,20 @@ static dt_status launch_plan(dt_cuda_moe *m, int head, cudaStream_t stream) {
   return planned(m, dt_moe_table_launch(&m->plan, TABLE_BLOCKS, stream), "table", &g->table, stream);
 }
 
-/* Of the dispatch, what all multiprocessors copy before the tiles; warps beside the tiles copy the rest. Measured:
- * docs/notes/moe.md. */
+/* Of the dispatch's pieces, what its kernel copies; warps beside the tiles copy the rest. Measured: docs/notes/moe.md.
+ */
 static int head_of(const dt_cuda_moe *m) {
-  return m->plan.staged ? 1024 : 256;
+  if (m->plan.staged) return 1024;
+  return m->config.head < 0 ? 0 : m->config.head > 0 ? m->config.head : m->config.dedup ? HEAD_DEDUP : HEAD;
+}
+
+/* whole: before anything else, on all multiprocessors. Where ranks share a device, kernels that wait may not fill it.
+ */
+static dt_status launch_dispatch(dt_cuda_moe *m, int whole, cudaStream_t stream) {
+  if (!m->layer.dedup) return dt_cuda_check(dt_layer_dispatch_launch(&m->layer, m->sms, stream), "dispatch");
+  const int all = m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER, most = m->layer.crowded ? (all + 2) / 4 * 2 : all;
+  const int wanted = whole ? most : m->config.send_sms ? m->config.send_sms : SEND_SMS;
+  return dt_cuda_check(dt_layer_send_launch(&m->layer, wanted < most ? wanted : most, stream), "dispatch");
 }
 
 dt_status dt_cuda_moe_queue(dt_cuda_moe *m, const dt_cuda_moe_input *input, cudaStream_t stream) {
@@ -88,7 +100,7 @@ dt_status dt_cuda_moe_queue(dt_cuda_moe *m, const dt_cuda_moe_input *input, cuda
   dt_status status = dt_cuda_moe_mark(m, DT_MARK_BEGIN, stream);
   if (!status) status = launch_plan(m, head_of(m), stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_PLANNED, stream);
-  if (!status) status = dt_cuda_check(dt_layer_dispatch_launch(layer, m->sms, stream), "dispatch");
+  if (!status) status = launch_dispatch(m, m->plan.staged, stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_DISPATCHED, stream);
   if (!status) status = launch_tiles(m, m->plan.staged, 0, stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_TILED, stream);
@@ -128,7 +140,7 @@ dt_status dt_cuda_moe_run_part(dt_cuda_moe *m, dt_cuda_moe_part part, const dt_c
     return status ? status : launch_tiles(m, 0, 1, stream);
   case DT_CUDA_MOE_DISPATCH:
     status = launch_plan(m, 1024, stream);
-    return status ? status : dt_cuda_check(dt_layer_dispatch_launch(&m->layer, m->sms, stream), "dispatch");
+    return status ? status : launch_dispatch(m, 1, stream);
   case DT_CUDA_MOE_COMBINE:
     return dt_cuda_check(dt_layer_put_launch(&m->layer, m->plan.put_blocks, stream), "put");
   case DT_CUDA_MOE_REDUCE:

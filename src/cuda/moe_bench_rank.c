@@ -82,6 +82,7 @@ static dt_status make_layer(dt_moe_bench_rank *r) {
   config.max_tokens = c->max_tokens;
   config.schedule = DT_SCHEDULE_SERIAL;
   config.timeout_s = c->timeout_s;
+  config.dedup = c->dedup;
   const dt_cuda_moe_weights weights = {.gate = r->gate, .up = r->up, .down = r->down};
   return dt_cuda_moe_create(&config, &weights, &r->moe);
 }
@@ -142,7 +143,8 @@ static dt_status choose(dt_moe_bench_rank *r, const dt_moe_bench_method *m) {
   if (m->part >= 0) return DT_OK;
   if (r->set && r->set->schedule == m->schedule && r->set->raster_bands == m->raster_bands &&
       r->set->group_tasks == m->group_tasks && r->set->lead == m->lead && r->set->wave_experts == m->wave_experts &&
-      r->set->dedup == m->dedup)
+      r->set->dedup == m->dedup && r->set->head == m->head && r->set->send_sms == m->send_sms &&
+      r->set->ahead == m->ahead)
     return DT_OK;
   dt_cuda_moe_config config;
   dt_cuda_moe_config_init(&config);
@@ -152,6 +154,9 @@ static dt_status choose(dt_moe_bench_rank *r, const dt_moe_bench_method *m) {
   config.lead = m->lead;
   config.wave_experts = m->wave_experts;
   config.dedup = m->dedup;
+  config.head = m->head;
+  config.send_sms = m->send_sms;
+  config.ahead = m->ahead;
   r->set = m;
   return dt_cuda_moe_set_schedule(r->moe, &config);
 }

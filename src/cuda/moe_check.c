@@ -32,14 +32,16 @@ dt_status dt_cuda_moe_check(dt_cuda_moe *m, void *stream) {
     return dt_fail(DT_ERR_TIMEOUT, "rank %d, counts of rank %d: epoch %u expected, %u seen", rank, s.index, s.expected,
                    s.seen);
   case DT_LAYER_ERROR_ARRIVAL:
-    return dt_fail(DT_ERR_TIMEOUT, "rank %d, epoch %u, L1: arrivals of band %d: %u expected, %u seen", rank, s.epoch,
-                   s.index, s.expected, s.seen);
+    return dt_fail(DT_ERR_TIMEOUT, "rank %d, epoch %u, rows of band %d: %u expected, %u seen", rank, s.epoch, s.index,
+                   s.expected, s.seen);
   case DT_LAYER_ERROR_ACT:
     return dt_fail(DT_ERR_TIMEOUT, "rank %d, epoch %u, L2: L1 of band %d: %u expected, %u seen", rank, s.epoch, s.index,
                    s.expected, s.seen);
   case DT_LAYER_ERROR_SENT:
     return dt_fail(DT_ERR_TIMEOUT, "rank %d, reduction: rows of rank %d: epoch %u expected, %u seen", rank, s.index,
                    s.expected, s.seen);
+  case DT_LAYER_ERROR_PLAN:
+    return dt_fail(DT_ERR_TIMEOUT, "rank %d, epoch %u, tiles: the table did not come", rank, s.epoch);
   case DT_LAYER_ERROR_PEER:
     return dt_fail(DT_ERR_PEER, "rank %d, epoch %u: rank %d gave up", rank, s.epoch, s.index);
   case DT_LAYER_ERROR_PIPE + DT_TILE_ERROR_FULL:

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "driver.h"
 #include "moe_handle.h"
 
 enum { EXPERTS_MAX = 2000 };
@@ -21,7 +22,12 @@ static dt_status check_schedule(const dt_cuda_moe_config *c) {
   if (c->group_tasks < 0) return dt_fail(DT_ERR_ARGUMENT, "group_tasks: %d; 0 or more allowed", c->group_tasks);
   if (c->lead < 0) return dt_fail(DT_ERR_ARGUMENT, "lead: %d; 0 or more allowed", c->lead);
   if (c->wave_experts < 0) return dt_fail(DT_ERR_ARGUMENT, "wave_experts: %d; 0 or more allowed", c->wave_experts);
-  if (c->dedup != 0) return dt_fail(DT_ERR_UNSUPPORTED, "dedup: %d; 0 allowed on GPUs", c->dedup);
+  if (c->dedup != 0 && c->dedup != 1) return dt_fail(DT_ERR_ARGUMENT, "dedup: %d; 0 or 1 allowed", c->dedup);
+  if (c->head < -1 || c->head > 1024) return dt_fail(DT_ERR_ARGUMENT, "head: %d; -1 to 1024 allowed", c->head);
+  if (c->send_sms < 0 || c->send_sms % 2 != 0 || c->send_sms > 1024)
+    return dt_fail(DT_ERR_ARGUMENT, "send_sms: %d; an even number up to 1024, or 0, allowed", c->send_sms);
+  if (c->ahead < -1 || c->ahead > 1 << 20)
+    return dt_fail(DT_ERR_ARGUMENT, "ahead: %d; -1 to 1048576 allowed", c->ahead);
   return DT_OK;
 }
 
@@ -60,6 +66,8 @@ dt_status dt_cuda_moe_check_config(const dt_cuda_moe_config *c) {
     return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", c->timeout_s);
   if (c->timestamps != 0 && c->timestamps != 1)
     return dt_fail(DT_ERR_ARGUMENT, "timestamps: %d; 0 or 1 allowed", c->timestamps);
+  if (c->timestamps && c->dedup)
+    return dt_fail(DT_ERR_UNSUPPORTED, "timestamps: %d; 0 allowed with dedup", c->timestamps);
   return check_schedule(c);
 }
 
@@ -105,6 +113,9 @@ void dt_cuda_moe_fill_schedule(dt_cuda_moe *m) {
   p->alternate = c->schedule == DT_SCHEDULE_ALTERNATE;
   p->staged = c->schedule == DT_SCHEDULE_SERIAL;
   p->put_blocks = m->sms;
+  p->dedup = m->layer.dedup = c->dedup;
+  p->ahead = c->ahead;
+  p->clusters = wave;
   if (c->schedule == DT_SCHEDULE_WAVE) {
     p->lead = 0;
     p->wave_experts = c->wave_experts;
@@ -113,8 +124,22 @@ void dt_cuda_moe_fill_schedule(dt_cuda_moe *m) {
   if (c->schedule == DT_SCHEDULE_SERIAL || c->schedule == DT_SCHEDULE_DIRECT) p->lead = DT_MOE_LEAD_ALL;
 }
 
+/* Without dedup nobody clears the words of the next layer, so what is there may be of any layer before. Every rank does
+ * this before it agrees to use them; nobody writes them until then. */
+static dt_status clear_sources(dt_cuda_moe *m) {
+  const size_t bytes = 2 * (size_t)m->plan.bands_max * DT_TILE_M * sizeof *m->plan.sources;
+  cudaError_t error = cudaSetDevice(m->device);
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) error = cudaMemset(m->plan.sources, 0, bytes);
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  return dt_cuda_check(error, "dedup");
+}
+
 dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *m, const dt_cuda_moe_config *config) {
   dt_status status = check_schedule(config);
+  if (!status && config->dedup && !m->dedups)
+    status = dt_fail(DT_ERR_ARGUMENT, "dedup: %d; 0 allowed in a layer that was created without", config->dedup);
+  if (!status && config->dedup && !m->config.dedup) status = clear_sources(m);
   dt_cuda_moe_config merged = m->config;
   merged.schedule = config->schedule;
   merged.raster_bands = config->raster_bands;
@@ -122,6 +147,9 @@ dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *m, const dt_cuda_moe_config *con
   merged.lead = config->lead;
   merged.wave_experts = config->wave_experts;
   merged.dedup = config->dedup;
+  merged.head = config->head;
+  merged.send_sms = config->send_sms;
+  merged.ahead = config->ahead;
   if (!status) status = dt_cuda_moe_agree(&merged);
   if (status) return status;
   m->config = merged;

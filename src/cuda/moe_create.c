@@ -56,11 +56,15 @@ static void fill_plan(dt_cuda_moe *m) {
   p->columns_2 = (int32_t)((c->hidden + DT_TILE_N - 1) / DT_TILE_N);
   p->piece_rows = DT_TILE_M; /* about 128 KB a piece */
   while (p->piece_rows > 8 && (int64_t)p->piece_rows * 2 * c->hidden > 160 * 1024) p->piece_rows /= 2;
+  p->expand_rows = 32; /* about 64 KB a piece, of one warp */
+  while (p->expand_rows > 4 && (int64_t)p->expand_rows * 2 * c->hidden > 80 * 1024) p->expand_rows /= 2;
   const int64_t most = c->top_k < p->experts ? c->top_k : p->experts;
   p->rows_max = c->max_rows ? c->max_rows : p->ranks * c->max_tokens * most;
   p->bands_max = (int32_t)(p->rows_max / DT_TILE_M + (p->rows_max < p->experts ? p->rows_max : p->experts));
   p->timeout_us = (uint32_t)(1e6 * (c->timeout_s > 0 ? c->timeout_s : 10));
   m->combine_rows = c->max_tokens * c->top_k;
+  m->dedups = c->dedup;
+  m->layer.staged_rows = c->dedup ? (int32_t)((p->ranks - 1) * c->max_tokens) : 0;
   p->slot.top_k = c->top_k;
   p->slot.experts = p->ranks * p->experts;
   p->slot.warps = SLOTS_WARPS;
@@ -75,18 +79,24 @@ static void fill_pointers(dt_cuda_moe *m) {
   p->slots = l->slots = (dt_layer_slot *)own;
   p->counts = (int32_t *)(own + dt_cuda_moe_counts_offset(p));
   p->arrivals = (uint32_t *)(own + dt_cuda_moe_arrivals_offset(p));
+  p->sources = (uint32_t *)(own + dt_cuda_moe_sources_offset(p));
   for (int32_t r = 0; r < p->ranks; r++) {
     uint8_t *control = m->control->pieces[r];
     p->peer_slot[r] = l->peer_slot[r] = (dt_layer_slot *)control + p->rank;
     p->peer_counts[r] = (int32_t *)(control + dt_cuda_moe_counts_offset(p));
     l->arrivals[r] = (uint32_t *)(control + dt_cuda_moe_arrivals_offset(p));
+    l->sources[r] = (uint32_t *)(control + dt_cuda_moe_sources_offset(p));
     l->rows_of[r] = m->rows->pieces[r];
+    l->staging[r] = m->tokens ? m->tokens->pieces[r] : NULL;
     l->buffers[r] = m->buffer->pieces[r];
   }
   l->rank = p->rank;
   l->ranks = p->ranks;
   l->top_k = c->top_k;
   l->bands_max = p->bands_max;
+  l->experts = p->experts;
+  l->tokens_max = c->max_tokens;
+  l->source_base = p->source_base;
   l->state = p->state;
   l->act_ready = p->act_ready;
   l->pieces = p->pieces;

@@ -35,10 +35,12 @@ struct dt_cuda_moe {
   dt_cuda_moe_config config;
   dt_cuda_moe_weights weights;
   int device, sms;
+  int dedups;   /* it was created with dedup, and may do without */
   int forwards; /* there is a plan that parts may use */
   int64_t combine_rows;
   dt_window *rows, *buffer, *control;
-  void *memory; /* of everything below that is not in a window */
+  dt_window *tokens; /* of other ranks, with dedup; NULL: one rank */
+  void *memory;      /* of everything below that is not in a window */
   size_t memory_bytes, control_bytes;
   uint8_t *act;
   dt_layer_state *seen; /* pinned: while a copy to other memory waits, so do other threads' copies */
@@ -65,9 +67,10 @@ dt_status dt_cuda_moe_make_memory(dt_cuda_moe *moe);
 dt_status dt_cuda_moe_make_windows(dt_cuda_moe *moe);
 void dt_cuda_moe_free_windows(dt_cuda_moe *moe);
 void dt_cuda_moe_free_memory(dt_cuda_moe *moe);
-/* Where the control window has the counts and the arrivals. */
+/* Where the control window has the counts, the arrivals and the rows' sources. */
 size_t dt_cuda_moe_counts_offset(const dt_moe_plan *plan);
 size_t dt_cuda_moe_arrivals_offset(const dt_moe_plan *plan);
+size_t dt_cuda_moe_sources_offset(const dt_moe_plan *plan);
 
 /* moe.c: one launch after the other; what of the plan a forward's input is. */
 dt_status dt_cuda_moe_queue(dt_cuda_moe *moe, const dt_cuda_moe_input *input, cudaStream_t stream);

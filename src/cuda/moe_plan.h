@@ -4,6 +4,10 @@
  *
  * Order of L1 and L2 tasks: experts in natural order, merged into groups. An L2 task i has A(i) tasks of L1 before it,
  * an L1 task m has B(m) = #{i: A(i) <= m} of L2: their places are i + A(i) and m + B(m).
+ *
+ * dedup: L1 of an expert is two runs, bands that can start early (with rows of this rank alone, which need no link) and
+ * late ones. Of the first `ahead` experts all early runs come first, then all late ones, so that the tiles have work
+ * until other ranks' tokens are here; these experts are one group. The others' runs are next to each other.
  */
 #ifndef DT_CUDA_MOE_PLAN_H
 #define DT_CUDA_MOE_PLAN_H
@@ -36,10 +40,24 @@ typedef struct dt_moe_plan {
   dt_tile_task *tasks;
   dt_layer_piece *pieces, *puts;
   uint64_t *row_target;
-  dt_device_slots slot; /* of this rank's tokens */
-  dt_layer_input input; /* for the state */
+  dt_device_slots slot;    /* of this rank's tokens */
+  dt_layer_input input;    /* for the state */
+  int32_t dedup;           /* 1: pieces are of this rank's own bands, in the order of L1 */
+  int32_t expand_rows;     /* dedup: of a piece; divides a band */
+  int32_t ahead, clusters; /* waves of early L1 tasks, a task a cluster; -1: none, 0: as many as the link takes */
+  uint32_t *sources;       /* own, [2][bands_max*DT_TILE_M]: see dt_tile_layer */
+  int32_t *source_base;    /* [ranks*experts]: see dt_moe_source_base */
 } dt_moe_plan;
-enum { DT_MOE_LEAD_ALL = 1 << 28 };
+/* Kernels are of one kind or the other. */
+#ifndef DT_MOE_DEDUPS
+#define DT_MOE_DEDUPS(plan) ((plan)->dedup)
+#endif
+enum {
+  DT_MOE_LEAD_ALL = 1 << 28,
+  /* Tokens that cross to one rank while every cluster does an L1 tile: a tile takes 2*128*256*hidden operations, a
+   * token 2*hidden bytes, at 740 TFLOP/s of 132 multiprocessors and 350 GB/s; measured: docs/notes/moe.md. */
+  DT_MOE_TOKENS_A_WAVE = 2048
+};
 
 /* A block's shared memory. g counts ranks*experts, q = expert*ranks + k counts (expert, k-th rank after this one). */
 typedef struct dt_moe_scratch {
@@ -51,11 +69,14 @@ typedef struct dt_moe_scratch {
   int32_t *group, *before;      /* [experts]; before: alternate's A of the expert's first L2 task */
   int32_t *group_l1, *group_l2; /* [experts + 1]: tasks before each group */
   int32_t *groups;              /* [1] */
+  int32_t *early;               /* [experts + 1]: early tasks of L1 before an expert; its late ones: l1 - early */
+  int32_t *early_piece;         /* [experts + 1]: dedup: the same of pieces; piece: all of an expert */
+  int32_t *ahead;               /* [1]: experts whose early runs come first */
 } dt_moe_scratch;
 
 static inline size_t dt_moe_scratch_words(int32_t ranks, int32_t experts) {
   const size_t g = (size_t)ranks * (size_t)experts + 1, e = (size_t)experts + 1;
-  return (size_t)ranks * (g + 2 * e) + 3 * g + 6 * e + 1;
+  return (size_t)ranks * (g + 2 * e) + 3 * g + 8 * e + 2;
 }
 DT_PHASE dt_moe_scratch dt_moe_scratch_at(const dt_moe_plan *p, int32_t *memory) {
   const int32_t g = p->ranks * p->experts + 1, e = p->experts + 1;
@@ -73,6 +94,9 @@ DT_PHASE dt_moe_scratch dt_moe_scratch_at(const dt_moe_plan *p, int32_t *memory)
   s.group_l1 = s.before + e;
   s.group_l2 = s.group_l1 + e;
   s.groups = s.group_l2 + e;
+  s.early = s.groups + 1;
+  s.early_piece = s.early + e;
+  s.ahead = s.early_piece + e;
   return s;
 }
 
@@ -104,6 +128,27 @@ DT_PHASE dt_run dt_moe_run(const dt_moe_plan *p, const dt_moe_scratch *s, int32_
   return run;
 }
 
+/* dedup: the early or the late bands of L1 of an expert whose last `own` rows are this rank's. Early: bands without
+ * rows of others, or if there are none the first quarter, since tokens arrive in order. */
+DT_PHASE dt_run dt_moe_half(dt_run run, int32_t own, int early) {
+  const int32_t bands = dt_bands(run.rows), remote = dt_bands(run.rows - own);
+  const int32_t cut = remote < bands ? remote : (bands + 3) / 4, rows = dt_min32(run.rows, cut * DT_TILE_M);
+  if (early == (remote < bands)) {
+    run.row += rows;
+    run.slot += cut;
+    run.rows -= rows;
+  } else {
+    run.rows = rows;
+  }
+  return run;
+}
+DT_PHASE int32_t dt_moe_run_pieces(const dt_moe_plan *p, const dt_run *run) {
+  return (run->rows + p->expand_rows - 1) / p->expand_rows;
+}
+DT_PHASE int32_t dt_moe_own_rows(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
+  return dt_moe_count(p, s, p->rank, p->rank * p->experts + expert);
+}
+
 /* Phase 1: combine rows of every source. */
 DT_PHASE int dt_moe_sources(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team, const int32_t *counts) {
   const int32_t g = p->ranks * p->experts;
@@ -125,11 +170,20 @@ DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const 
     if (r == p->rank) {
       dt_run run = {e, 0, rows, 0, 0};
       s->l1[e] = dt_run_tasks(&run, p->columns_1);
+      if (DT_MOE_DEDUPS(p)) {
+        const int32_t own = dt_moe_own_rows(p, s, e);
+        const dt_run early = dt_moe_half(run, own, 1), late = dt_moe_half(run, own, 0);
+        s->early[e] = dt_run_tasks(&early, p->columns_1);
+        s->l1[e] = s->early[e] + dt_run_tasks(&late, p->columns_1);
+        s->early_piece[e] = dt_moe_run_pieces(p, &early);
+        s->piece[e] = s->early_piece[e] + dt_moe_run_pieces(p, &late);
+      }
       s->l2[e] = dt_run_tasks(&run, p->columns_2);
     }
     const int32_t q = e * ranks + (r + ranks - 1 - p->rank) % ranks, sent = dt_moe_count(p, s, p->rank, i);
     const int32_t before = dt_moe_rows_before(p, s, r, i);
-    s->piece[q] = sent == 0 ? 0 : (before + sent - 1) / p->piece_rows - before / p->piece_rows + 1;
+    if (!DT_MOE_DEDUPS(p))
+      s->piece[q] = sent == 0 ? 0 : (before + sent - 1) / p->piece_rows - before / p->piece_rows + 1;
     const int32_t owned = dt_moe_count(p, s, r, p->rank * experts + e);
     s->owner_row[q] = owned;
     s->put[q] = r == p->rank ? 0 : (owned + p->piece_rows - 1) / p->piece_rows;
@@ -139,7 +193,7 @@ DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const 
 /* Phase 3: sums, a warp each. */
 DT_PHASE void dt_moe_sums(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
   const int32_t experts = p->experts, g = p->ranks * experts;
-  for (int32_t job = team->warp; job < 2 * p->ranks + 5; job += team->warps) {
+  for (int32_t job = team->warp; job < 2 * p->ranks + (DT_MOE_DEDUPS(p) ? 7 : 5); job += team->warps) {
     int32_t *of = job < p->ranks       ? s->first_row + job * (experts + 1)
                   : job < 2 * p->ranks ? s->first_band + (job - p->ranks) * (experts + 1)
                                        : s->owner_row;
@@ -149,14 +203,41 @@ DT_PHASE void dt_moe_sums(const dt_moe_plan *p, const dt_moe_scratch *s, const d
     if (rest == 2) of = s->put;
     if (rest == 3) of = s->l1;
     if (rest == 4) of = s->l2;
+    if (DT_MOE_DEDUPS(p) && rest == 5) of = s->early;
+    if (DT_MOE_DEDUPS(p) && rest == 6) of = s->early_piece;
     if (rest >= 0 && rest < 3) count = g;
+    if (rest == 1 && DT_MOE_DEDUPS(p)) count = experts;
     dt_warp_scan(of, of, count, 4);
   }
 }
 
-/* Phase 4: groups, by one thread for each expert of the first warp; alternate's places. */
+/* Phase 4: experts whose early runs come first, by one thread. */
+DT_PHASE void dt_moe_ahead(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
+  DT_FOR_ITEMS(i, team, 1) {
+    int32_t most = 0, waves = p->ahead; /* most: tokens of any other rank */
+    for (int32_t r = 0; r < p->ranks; r++)
+      if (r != p->rank) most = dt_max32(most, dt_moe_combine_row(p, s, r, p->ranks * p->experts));
+    most /= p->slot.top_k;
+    if (waves == 0) waves = 1 + most * (p->ranks - 1) / DT_MOE_TOKENS_A_WAVE;
+    *s->ahead = 0;
+    if (DT_MOE_DEDUPS(p) && most > 0 && waves > 0)
+      *s->ahead = dt_min32(p->experts, 1 + dt_last_at_most(s->early, p->experts + 1, waves * p->clusters - 1));
+  }
+}
+
+/* Phase 5: groups, by one thread for each expert of the first warp; alternate's places. */
 DT_PHASE int32_t dt_moe_raw_group(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
+  if (DT_MOE_DEDUPS(p) && *s->ahead > 0) {
+    const int32_t ahead = *s->ahead;
+    if (expert < ahead) return 0;
+    return 1 +
+           (p->wave_experts > 0 ? (expert - ahead) / p->wave_experts : (s->l1[expert] - s->l1[ahead]) / p->group_tasks);
+  }
   return p->wave_experts > 0 ? expert / p->wave_experts : s->l1[expert] / p->group_tasks;
+}
+/* Tasks of L1 until all of the expert's are out. */
+DT_PHASE int32_t dt_moe_l1_end(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
+  return s->l1[DT_MOE_DEDUPS(p) ? dt_max32(*s->ahead, expert + 1) : expert + 1];
 }
 DT_PHASE int32_t dt_moe_starts_group(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
   return expert > 0 && dt_moe_raw_group(p, s, expert) != dt_moe_raw_group(p, s, expert - 1);
@@ -165,7 +246,7 @@ DT_PHASE void dt_moe_group_starts(const dt_moe_plan *p, const dt_moe_scratch *s,
   if (p->lead >= DT_MOE_LEAD_ALL) return;
   DT_FOR_ITEMS(e, team, p->experts) {
     s->group[e] = dt_moe_starts_group(p, s, e);
-    s->before[e] = s->l1[e + 1] - s->l2[e];
+    s->before[e] = dt_moe_l1_end(p, s, e) - s->l2[e];
   }
 }
 DT_PHASE void dt_moe_group_sums(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
@@ -197,7 +278,7 @@ DT_PHASE int32_t dt_moe_group_of(const dt_moe_plan *p, const dt_moe_scratch *s, 
 /* alternate: A of the first L2 task of an expert. */
 DT_PHASE int32_t dt_moe_alternate_first(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
   const int32_t warm = s->group_l1[dt_min32(p->lead, *s->groups)];
-  const int32_t need = dt_max32(s->before[expert], s->l1[expert + 1] - s->l2[expert]);
+  const int32_t need = dt_max32(s->before[expert], dt_moe_l1_end(p, s, expert) - s->l2[expert]);
   return s->l2[expert] + dt_max32(warm, need);
 }
 /* A: L1 tasks before L2 task `task` of `expert`. */
@@ -223,13 +304,46 @@ DT_PHASE int32_t dt_moe_l2_before(const dt_moe_plan *p, const dt_moe_scratch *s,
   return dt_min32(s->l2[low + 1], s->l2[low] + task - dt_moe_alternate_first(p, s, low) + 1);
 }
 
+/* dedup: the run that item `index` belongs to in the order of L1; *local: its number there. all, early: items of the
+ * experts before each, and the early ones among them. */
+DT_PHASE dt_run dt_moe_l1_run(const dt_moe_plan *p, const dt_moe_scratch *s, const int32_t *all, const int32_t *early,
+                              int32_t index, int32_t *local) {
+  const int32_t ahead = *s->ahead, early_ahead = early[ahead];
+  int32_t expert, is_early = 1;
+  if (index < early_ahead) {
+    expert = dt_last_at_most(early, ahead, index);
+    *local = index - early[expert];
+  } else if (index < all[ahead]) {
+    int32_t high = ahead;
+    expert = is_early = 0;
+    while (high - expert > 1) { /* the last expert with at most so many late items before it */
+      const int32_t middle = (expert + high) / 2;
+      if (all[middle] - early[middle] <= index - early_ahead)
+        expert = middle;
+      else
+        high = middle;
+    }
+    *local = index - early_ahead - (all[expert] - early[expert]);
+  } else {
+    expert = dt_last_at_most(all, p->experts, index);
+    const int32_t items = early[expert + 1] - early[expert];
+    is_early = index - all[expert] < items;
+    *local = index - all[expert] - (is_early ? 0 : items);
+  }
+  return dt_moe_half(dt_moe_run(p, s, expert), dt_moe_own_rows(p, s, expert), is_early);
+}
+
 /* Task `index` of L1 (l1 1) or L2; *place: where in the table. */
 DT_PHASE dt_tile_task dt_moe_task(const dt_moe_plan *p, const dt_moe_scratch *s, int l1, int32_t index,
                                   int32_t *place) {
   const int32_t *first = l1 ? s->l1 : s->l2;
-  const int32_t expert = dt_last_at_most(first, p->experts, index);
-  const dt_run run = dt_moe_run(p, s, expert);
-  dt_tile_task task = dt_run_task(&run, l1 ? p->columns_1 : p->columns_2, p->raster_bands, index - first[expert]);
+  int32_t expert = dt_last_at_most(first, p->experts, index), local = index - first[expert];
+  dt_run run = dt_moe_run(p, s, expert);
+  if (DT_MOE_DEDUPS(p) && l1) {
+    run = dt_moe_l1_run(p, s, s->l1, s->early, index, &local);
+    expert = run.expert;
+  }
+  dt_tile_task task = dt_run_task(&run, l1 ? p->columns_1 : p->columns_2, p->raster_bands, local);
   if (l1) {
     task.flags |= DT_TASK_L1 << DT_TASK_PHASE_SHIFT;
     task.column[0] /= 2; /* a tile of L1 has 128 columns of act */
@@ -241,8 +355,22 @@ DT_PHASE dt_tile_task dt_moe_task(const dt_moe_plan *p, const dt_moe_scratch *s,
   return task;
 }
 
+DT_PHASE int32_t dt_moe_pieces(const dt_moe_plan *p, const dt_moe_scratch *s) {
+  return s->piece[DT_MOE_DEDUPS(p) ? p->experts : p->ranks * p->experts];
+}
+/* dedup: piece `index`. A run starts with a band. */
+DT_PHASE dt_layer_piece dt_moe_expand_piece(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t index) {
+  int32_t local;
+  const dt_run run = dt_moe_l1_run(p, s, s->piece, s->early_piece, index, &local);
+  const int32_t skip = local * p->expand_rows;
+  dt_layer_piece piece = {
+      run.slot * DT_TILE_M + skip, run.row + skip, dt_min32(run.rows - skip, p->expand_rows), p->rank,
+      run.slot + skip / DT_TILE_M, {0, 0, 0}};
+  return piece;
+}
 /* Dispatch piece `index`. */
 DT_PHASE dt_layer_piece dt_moe_piece(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t index) {
+  if (DT_MOE_DEDUPS(p)) return dt_moe_expand_piece(p, s, index);
   const int32_t q = dt_last_at_most(s->piece, p->ranks * p->experts, index);
   const int32_t e = q / p->ranks, r = dt_moe_rank_after(p, p->rank, q - e * p->ranks), g = r * p->experts + e;
   const int32_t before = dt_moe_rows_before(p, s, r, g), end = before + dt_moe_count(p, s, p->rank, g);
@@ -270,6 +398,13 @@ DT_PHASE dt_layer_piece dt_moe_put(const dt_moe_plan *p, const dt_moe_scratch *s
                           {0, 0, 0}};
   return piece;
 }
+/* dedup: combine row c of this rank's tokens, of global expert g, is the row source_base[g] + c of the expert's rank,
+ * counting whole bands. */
+DT_PHASE int32_t dt_moe_source_base(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t g) {
+  const int32_t r = g / p->experts, e = g - r * p->experts;
+  return s->first_band[r * (p->experts + 1) + e] * DT_TILE_M + dt_moe_rows_before(p, s, r, g) -
+         dt_moe_combine_row(p, s, p->rank, g);
+}
 /* Where L2 stores row `row`. */
 DT_PHASE uint64_t dt_moe_row_target(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t row) {
   const int32_t q = dt_last_at_most(s->owner_row, p->ranks * p->experts, row);
@@ -286,6 +421,9 @@ extern "C" {
 cudaError_t dt_moe_plan_prepare(int shared_bytes);
 cudaError_t dt_moe_count_launch(const dt_moe_plan *plan, cudaStream_t stream);
 cudaError_t dt_moe_table_launch(const dt_moe_plan *plan, int blocks, cudaStream_t stream);
+/* Parts of the others, of the table kernel with dedup. */
+cudaError_t dt_moe_plan_dedup_prepare(int shared_bytes);
+cudaError_t dt_moe_table_dedup_launch(const dt_moe_plan *plan, int blocks, cudaStream_t stream);
 #ifdef __cplusplus
 }
 #endif

@@ -12,6 +12,7 @@
 #define DT_CUDA_TILE_ENGINE_CUH
 
 #include "cuda/combine_gate.cuh"
+#include "cuda/layer_beside.cuh"
 #include "cuda/layer_roles.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/pipeline.cuh"
@@ -197,7 +198,7 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
 /* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
  * with zeros, which cost neither cache traffic nor, in the tensor cores, much power. */
 template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
-  if (Layer) dt_grid_wait(); /* counters and epoch are the previous kernel's */
+  if constexpr (Layer) dt_await_plan(dt_layer_of(gemm)); /* counters and epoch */
   uint32_t step = 0, last = 0;
   for (uint32_t sequence = 0;; sequence++) {
     uint4 first, second;
@@ -262,7 +263,10 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
 
 /* Draws the cluster's tickets and puts each task into both CTAs' slots. One thread of CTA 0. */
 template <bool Layer> DT_DEVICE void dt_draw(const dt_tile_gemm &gemm, uint32_t shared) {
-  dt_grid_wait(); /* the table is the previous kernel's */
+  if constexpr (Layer)
+    dt_await_plan(dt_layer_of(gemm));
+  else
+    dt_grid_wait(); /* the table is the previous kernel's */
   uint32_t *next;
   uint32_t count;
   if constexpr (Layer) {
@@ -319,7 +323,7 @@ DT_DEVICE void dt_release_tiles(const dt_tile_gemm &gemm, uint32_t shared, uint3
 }
 /* The same for a layer. Rows of other ranks are published once, when this CTA has passed the last of them. */
 DT_DEVICE void dt_release_tasks(const dt_tile_layer &layer, uint32_t shared, uint32_t rank) {
-  dt_grid_wait(); /* counters and epoch are the previous kernel's */
+  dt_await_plan(layer); /* counters and epoch */
   uint32_t share = 0;
   const uint32_t count = layer.state->tasks;
   for (uint32_t sequence = 0;; sequence++) {
@@ -502,7 +506,7 @@ template <bool Gated> DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32
 
 DT_DEVICE void dt_consume_layer(const dt_tile_layer &layer, uint32_t shared, uint32_t rank) {
   const dt_tile_gemm &gemm = layer.gemm;
-  dt_grid_wait();
+  dt_await_plan(layer);
   dt_consumer c;
   c.shared = shared;
   c.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
@@ -542,7 +546,7 @@ template <bool Layer, bool Gated = false> DT_DEVICE void dt_run_cta(const dt_til
     if constexpr (Gated)
       if (warp == DT_WARP_ENTRY) dt_gate_keep(gemm, shared);
     if constexpr (Layer)
-      if (warp > DT_WARP_TICKET - rank) dt_dispatch_behind(dt_layer_of(gemm), shared);
+      if (warp > DT_WARP_TICKET - rank) dt_copy_behind(dt_layer_of(gemm), shared);
   } else {
     dt_registers_raise<232>();
     if constexpr (Layer)
@@ -551,6 +555,7 @@ template <bool Layer, bool Gated = false> DT_DEVICE void dt_run_cta(const dt_til
       dt_consume<Gated>(gemm, shared, rank);
   }
   __syncwarp();
+  if constexpr (Layer) dt_leave();
   if (Layer && dt_load_shared_word(shared + DT_SHARED_DEAD)) dt_pause_us(200); /* copies under way must land first */
   dt_cluster_sync(); /* the peer may still arrive at barriers of this CTA */
 }

@@ -17,7 +17,8 @@ typedef enum dt_task_phase { DT_TASK_L2 = 0, DT_TASK_L1 = 1 } dt_task_phase;
 enum { DT_TASK_PHASE_SHIFT = 8 };
 
 /* Consecutive rows that one rank copies to another: source rows [from, from + rows) to [to, to + rows) there. Dispatch:
- * tokens of the combine rows `from`, all in `band` of the peer. Put: expert rows, to the peer's combine rows. */
+ * tokens of the combine rows `from`, all in `band` of the peer; with dedup rows of this rank's own band, whose sources
+ * are words [from, from + rows). Put: expert rows, to the peer's combine rows. */
 typedef struct dt_layer_piece {
   int32_t from, to, rows, peer, band, fill[3];
 } dt_layer_piece;
@@ -41,6 +42,7 @@ typedef enum dt_layer_error {
   DT_LAYER_ERROR_ACT = 5,      /* a band's L1 tiles were not finished */
   DT_LAYER_ERROR_SENT = 6,     /* a rank's rows did not arrive */
   DT_LAYER_ERROR_PEER = 7,     /* index gave up */
+  DT_LAYER_ERROR_PLAN = 8,     /* the table did not come */
   DT_LAYER_ERROR_PIPE = 16     /* + a dt_tile_error: a wait inside the engine expired */
 } dt_layer_error;
 
@@ -64,9 +66,12 @@ typedef struct dt_layer_state {
   uint32_t fill_0[6];
   uint32_t next_piece, pieces, head, puts; /* dispatch: taken, all, those of the dispatch kernel; pieces to put */
   uint32_t slot_error;                     /* of dt_device_plan_error */
-  uint32_t fill_1[3];
+  uint32_t next_head;                      /* dedup: pieces that the dispatch kernel has taken */
+  uint32_t planned;                        /* epoch whose table is there, where tiles run beside the dispatch kernel */
+  uint32_t fill_1;
   int64_t rows, sent_rows, received_rows, dispatch_rows; /* dispatch_rows: of this rank's tokens to other ranks */
   dt_layer_input input; /* written with the counts, so that no later kernel's parameters change from call to call */
+  const int32_t *ids;   /* dedup: [tokens][top_k], input */
 } dt_layer_state;
 
 typedef struct dt_tile_layer {
@@ -93,9 +98,23 @@ typedef struct dt_tile_layer {
   uint32_t *act_ready;                      /* [bands_max] */
   const dt_layer_piece *pieces, *puts;
   const int32_t *slot_of_row, *row_of_slot;
+  int32_t beside; /* 1: tiles start while the kernel before them dispatches */
+  /* dedup: a token crosses once, into the staging rows of the rank that wants it, which copies it to its expert rows.
+   */
+  int32_t dedup;
+  int32_t experts, staged_rows;     /* experts: per rank; staged_rows: (ranks - 1)*tokens_max */
+  int64_t tokens_max;               /* token t of the k-th rank after this one is staging row k*tokens_max + t */
+  uint8_t *staging[DT_LAYER_RANKS]; /* each rank's */
+  /* [2][bands_max*DT_TILE_M] of each rank, by parity of the epoch: where the row of a band comes from. 0: it is not
+   * there yet; i + 1: staging row i, or from staged_rows on own token i - staged_rows. Clear before its epoch. */
+  uint32_t *sources[DT_LAYER_RANKS];
+  const int32_t *source_base; /* see dt_moe_source_base */
 } dt_tile_layer;
 
 cudaError_t dt_tile_layer_launch(const dt_tile_layer *layer, int ctas, cudaStream_t stream);
+cudaError_t dt_tile_layer_dedup_launch(const dt_tile_layer *layer, int ctas, cudaStream_t stream);
+/* layer_send.cu: with dedup all tokens to other ranks, and the first pieces. */
+cudaError_t dt_layer_send_launch(const dt_tile_layer *layer, int ctas, cudaStream_t stream);
 /* layer_copy.cu: the first pieces of dispatch (state's head); all puts, whose last block tells the peers if
  * layer->signals; and the reduction, which waits for every rank's rows if layer->waits. */
 cudaError_t dt_layer_dispatch_launch(const dt_tile_layer *layer, int ctas, cudaStream_t stream);

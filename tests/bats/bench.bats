@@ -89,6 +89,9 @@ load common
   [[ $output == *"--model"*"deepseek-v3"* ]]
   run -2 "$DRAINTILE" bench moe --tokens 128,0
   run -2 "$DRAINTILE" bench moe --schedule signal
+  run -2 "$DRAINTILE" bench moe --dedup on,maybe
+  run -2 "$DRAINTILE" bench moe --head 0,1025
+  run -2 "$DRAINTILE" bench moe --ahead -2
   run -2 "$DRAINTILE" bench moe --predict
   [[ $output == *"--platform"* ]]
   run -2 "$DRAINTILE" bench moe --platform "$BATS_TEST_TMPDIR/missing.json"

@@ -34,6 +34,9 @@ static dt_moe_plan configure(int32_t ranks, int32_t experts, int32_t rank) {
   p.piece_rows = 32;
   p.lead = 1;
   p.group_tasks = 7;
+  p.expand_rows = 16;
+  p.clusters = 2;
+  p.slot.top_k = 2;
   return p;
 }
 
@@ -46,6 +49,7 @@ static void run_phases(const dt_moe_plan *p) {
   assert_false(dt_moe_sources(p, s, &team, counts));
   dt_moe_sizes(p, s, &team);
   dt_moe_sums(p, s, &team);
+  dt_moe_ahead(p, s, &team);
   dt_moe_group_starts(p, s, &team);
   dt_moe_group_sums(p, s, &team);
   dt_moe_groups(p, s, &team);
@@ -89,6 +93,73 @@ static void check_tasks(const dt_moe_plan *p) {
   free(at), free(seen), free(last);
 }
 
+/* Where slots' rows have their sources, once each; early runs first. */
+static void check_sources(const dt_moe_plan *p, int32_t to) {
+  const int32_t experts = p[0].experts, g = p[0].ranks * experts;
+  const dt_plan *plan = plans[to];
+  const int32_t bands = scratch[to].first_band[to * (experts + 1) + experts];
+  uint8_t *seen = calloc((size_t)bands * DT_TILE_M + 1, 1);
+  for (int32_t from = 0; from < p[0].ranks; from++)
+    for (int32_t e = 0; e < experts; e++) {
+      const int32_t base = dt_moe_source_base(&p[from], &scratch[from], to * experts + e);
+      const int32_t *rows = scratch[from].combine_row + from * (g + 1) + to * experts + e;
+      for (int32_t c = rows[0]; c < rows[1]; c++) {
+        const int32_t at = base + c, band = at / DT_TILE_M, row = at % DT_TILE_M;
+        assert_in_range(band, 0, bands - 1);
+        assert_int_equal(plan->bands[band].expert, e);
+        assert_true(row < plan->bands[band].rows);
+        assert_int_equal(seen[at]++, 0);
+        const uint64_t home = dt_moe_row_target(&p[to], &scratch[to], (int32_t)plan->bands[band].row + row);
+        assert_true(home == ((uint64_t)(uint32_t)from << 32 | (uint32_t)c));
+      }
+    }
+  int32_t rows = 0;
+  for (int32_t i = 0; i < bands * DT_TILE_M; i++) rows += seen[i];
+  assert_int_equal(rows, plan->rows);
+  free(seen);
+}
+
+/* With dedup every row of this rank is copied once, by a piece inside its band; rows without others' first, as L1. */
+static void check_expands(const dt_moe_plan *p) {
+  const dt_moe_scratch *s = &scratch[p->rank];
+  const dt_plan *plan = plans[p->rank];
+  uint8_t *seen = calloc((size_t)plan->rows + 1, 1);
+  int64_t rows = 0;
+  int32_t before = -1, behind = 0; /* pieces must follow the order of their bands' L1 tasks, expert by expert */
+  for (int32_t i = 0; i < dt_moe_pieces(p, s); i++) {
+    const dt_layer_piece piece = dt_moe_piece(p, s, i);
+    const dt_band *band = &plan->bands[piece.band];
+    assert_in_range(piece.rows, 1, p->expand_rows);
+    assert_int_equal(piece.peer, p->rank);
+    assert_int_equal(piece.from / DT_TILE_M, piece.band);
+    assert_int_equal(piece.from % DT_TILE_M, piece.to - band->row);
+    assert_true(piece.to + piece.rows <= band->row + band->rows);
+    for (int32_t n = 0; n < piece.rows; n++, rows++) assert_int_equal(seen[piece.to + n]++, 0);
+    behind += band->expert < before;
+    before = band->expert;
+  }
+  assert_int_equal(rows, plan->rows);
+  assert_true(behind <= 1); /* back to the first expert once, with the late runs */
+  free(seen);
+}
+
+/* Until L1 has a row of another rank, it has as many tasks as were asked for, if there are. */
+static void check_ahead(const dt_moe_plan *p) {
+  const dt_moe_scratch *s = &scratch[p->rank];
+  const int32_t l1 = s->l1[p->experts], wanted = p->ahead * p->clusters, g = p->rank * p->experts;
+  int32_t local = 0, first_remote = l1;
+  for (int32_t i = 0; i < l1; i++) {
+    int32_t place, remote = 0;
+    const dt_tile_task task = dt_moe_task(p, s, 1, i, &place);
+    const int32_t end = s->first_row[p->rank * (p->experts + 1) + task.expert + 1];
+    const int32_t own = end - dt_moe_count(p, s, p->rank, g + task.expert);
+    for (int cta = 0; cta < 2; cta++) remote |= task.row[cta] < own;
+    local += !remote;
+    if (remote && i < first_remote) first_remote = i;
+  }
+  assert_true(first_remote >= (wanted < local ? wanted : local));
+}
+
 /* Every row of every rank gets its tokens once, from the source that the plan names. */
 static void check_copies(const dt_moe_plan *p) {
   const int32_t g = p[0].ranks * p[0].experts;
@@ -128,9 +199,11 @@ static void check_copies(const dt_moe_plan *p) {
   }
 }
 
-static void check_world(int32_t ranks, int32_t experts, int32_t most, dt_random *random) {
+/* all_own: every expert has bands of its own rank's rows alone. */
+static void check_world(int32_t ranks, int32_t experts, int32_t most, int all_own, dt_random *random) {
   dt_moe_plan p[RANKS];
   random_counts(random, ranks, experts, most);
+  for (int32_t g = 0; all_own && g < ranks * experts; g++) counts[g / experts * ranks * experts + g] += 2 * DT_TILE_M;
   for (int32_t r = 0; r < ranks; r++) {
     p[r] = configure(ranks, experts, r);
     dt_plan_config config;
@@ -163,9 +236,19 @@ static void check_world(int32_t ranks, int32_t experts, int32_t most, dt_random 
       run_phases(&p[r]);
       assert_int_equal(scratch[r].first_row[r * (experts + 1) + experts], plans[r]->rows);
       check_tasks(&p[r]);
+      p[r].dedup = 1;
+      for (p[r].ahead = -1; p[r].ahead < 40; p[r].ahead = 2 * p[r].ahead + 3) {
+        run_phases(&p[r]);
+        check_tasks(&p[r]);
+        check_expands(&p[r]);
+        if (p[r].ahead > 0 && ranks > 1 && all_own) check_ahead(&p[r]);
+      }
+      p[r].dedup = p[r].ahead = 0;
     }
   }
+  for (int32_t r = 0; r < ranks; r++) run_phases(&p[r]);
   check_copies(p);
+  for (int32_t r = 0; r < ranks; r++) check_sources(p, r);
   for (int32_t r = 0; r < ranks; r++) dt_plan_destroy(plans[r]);
 }
 
@@ -173,10 +256,10 @@ static void test_plans(void **state) {
   (void)state;
   dt_random random = {9};
   for (int i = 0; i < 12; i++) {
-    check_world(1, 1 + i, 700, &random);
-    check_world(2, 1 + 2 * i, 300, &random);
-    check_world(3, 5, 1 + 60 * i, &random);
-    check_world(4, EXPERTS, 90, &random);
+    check_world(1, 1 + i, 700, 0, &random);
+    check_world(2, 1 + 2 * i, 300, i % 2, &random);
+    check_world(3, 5, 1 + 60 * i, i % 2, &random);
+    check_world(4, EXPERTS, 90, i % 2, &random);
   }
 }
 

@@ -41,7 +41,7 @@ int bench_moe_price(const bench_moe_row *row, const device_machine *machine, int
 /* The bound of a row: what its slowest rank computes, must send and must read. */
 device_limit bench_moe_limit(const bench_moe_row *row, const device_machine *machine, const dt_moe_bench_result *result,
                              double compute_s);
-/* The compute part's time; NaN without it. */
+/* A part's time, with or without dedup, whichever is less; NaN without it. */
 double bench_moe_part(const bench_moe_methods *methods, const dt_moe_bench_result *result, dt_cuda_moe_part part);
 
 /* A line a row; the whole as JSON. Without a result only what was priced. */

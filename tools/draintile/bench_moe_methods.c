@@ -42,60 +42,99 @@ static int add(bench_moe_methods *methods, const dt_moe_bench_method *method, co
   return TOOL_OK;
 }
 
-static dt_moe_bench_method layer_method(const tool_args *args, int which) {
+static dt_moe_bench_method layer_method(const tool_args *args, int which, int dedup) {
   return (dt_moe_bench_method){.part = -1,
                                .schedule = schedule_of[which],
                                .raster_bands = (int32_t)args_int(args, "raster-bands"),
-                               .dedup = args_choice(args, "dedup"),
+                               .dedup = dedup,
                                .graph = 1};
 }
 
+/* Settings that are not the schedule's own are in the name. */
+static void append(char *name, const char *what, int32_t value) {
+  char part[32];
+  if (value == 0) return;
+  snprintf(part, sizeof part, " %s %d", what, value);
+  strncat(name, part, BENCH_MOE_NAME - strlen(name) - 1);
+}
+static const char *dedup_suffix(const tool_args *args, int dedup) {
+  return dedup && args_list(args, "dedup")->list_count > 1 ? " dedup" : "";
+}
+
+static int add_named(const tool_args *args, int which, const dt_moe_bench_method *method, bench_moe_methods *methods) {
+  char name[BENCH_MOE_NAME];
+  snprintf(name, sizeof name, "%s%s", bench_moe_schedules[which], dedup_suffix(args, method->dedup));
+  append(name, "group", method->group_tasks);
+  append(name, "lead", method->lead);
+  append(name, "head", method->head);
+  append(name, "send", method->send_sms);
+  append(name, "ahead", method->ahead);
+  return add(methods, method, name);
+}
+
+static const arg_value unset = {.list = {0}, .list_count = 1};
+
+/* A method in each way of dispatching that was asked for: serial has one. */
+static int add_dispatches(const tool_args *args, int which, dt_moe_bench_method method, bench_moe_methods *methods) {
+  const int beside = which != SERIAL;
+  const arg_value *heads = beside ? args_list(args, "head") : &unset;
+  const arg_value *sends = beside ? args_list(args, "send-sms") : &unset;
+  const arg_value *aheads = method.dedup ? args_list(args, "ahead") : &unset;
+  int code = TOOL_OK;
+  for (int h = 0; h < heads->list_count && code == TOOL_OK; h++)
+    for (int s = 0; s < sends->list_count && code == TOOL_OK; s++)
+      for (int a = 0; a < aheads->list_count && code == TOOL_OK; a++) {
+        method.head = heads->list[h];
+        method.send_sms = sends->list[s];
+        method.ahead = aheads->list[a];
+        code = add_named(args, which, &method, methods);
+        if (!beside) return code;
+      }
+  return code;
+}
+
 /* A schedule in each grouping that was asked for; 0 is the schedule's own and not in the name. */
-static int add_schedule(const tool_args *args, const bench_moe_row *row, int32_t sms, int which,
+static int add_schedule(const tool_args *args, const bench_moe_row *row, int32_t sms, int which, int dedup,
                         bench_moe_methods *methods) {
-  static const arg_value none = {.list = {0}, .list_count = 1};
   const int grouped = which == WAVE || which == INTERLEAVE || which == ALTERNATE;
   const int leads = which == INTERLEAVE || which == ALTERNATE;
-  const arg_value *groups = grouped ? args_list(args, "group-tasks") : &none;
-  const arg_value *lead = leads ? args_list(args, "lead") : &none;
+  const arg_value *groups = grouped ? args_list(args, "group-tasks") : &unset;
+  const arg_value *lead = leads ? args_list(args, "lead") : &unset;
   int code = TOOL_OK;
   for (int g = 0; g < groups->list_count && code == TOOL_OK; g++)
     for (int l = 0; l < lead->list_count && code == TOOL_OK; l++) {
-      char name[BENCH_MOE_NAME], part[32];
-      dt_moe_bench_method method = layer_method(args, which);
+      dt_moe_bench_method method = layer_method(args, which, dedup);
       method.group_tasks = groups->list[g];
       method.lead = lead->list[l];
       if (which == WAVE_PUBLISHED) method.wave_experts = published_wave(row, sms);
-      snprintf(name, sizeof name, "%s", bench_moe_schedules[which]);
-      if (method.group_tasks) {
-        snprintf(part, sizeof part, " group %d", method.group_tasks);
-        strncat(name, part, sizeof name - strlen(name) - 1);
-      }
-      if (method.lead) {
-        snprintf(part, sizeof part, " lead %d", method.lead);
-        strncat(name, part, sizeof name - strlen(name) - 1);
-      }
-      code = add(methods, &method, name);
+      code = add_dispatches(args, which, method, methods);
     }
   return code;
 }
 
-static int add_parts(bench_moe_methods *methods) {
+static int add_parts(const tool_args *args, int dedup, bench_moe_methods *methods) {
   static const char *const names[] = {"compute alone", "dispatch alone", "combine alone", "reduce alone"};
   int code = TOOL_OK;
-  for (int part = DT_CUDA_MOE_COMPUTE; part <= DT_CUDA_MOE_REDUCE && code == TOOL_OK; part++)
-    code = add(methods, &(dt_moe_bench_method){.part = part}, names[part]);
+  for (int part = DT_CUDA_MOE_COMPUTE; part <= DT_CUDA_MOE_REDUCE && code == TOOL_OK; part++) {
+    char name[BENCH_MOE_NAME];
+    snprintf(name, sizeof name, "%s%s", names[part], dedup_suffix(args, dedup));
+    code = add(methods, &(dt_moe_bench_method){.part = part}, name);
+  }
   return code;
 }
 
 int bench_moe_methods_make(const tool_args *args, const bench_moe_row *row, int32_t sms, bench_moe_methods *methods) {
-  const arg_value *schedules = args_list(args, "schedule");
+  const arg_value *schedules = args_list(args, "schedule"), *dedups = args_list(args, "dedup");
   methods->count = 0;
-  int code = add_schedule(args, row, sms, SERIAL, methods);
-  if (code == TOOL_OK) code = add_parts(methods);
-  for (int i = 0; i < schedules->list_count && code == TOOL_OK; i++)
-    if (schedules->list[i] != SERIAL) code = add_schedule(args, row, sms, schedules->list[i], methods);
-  dt_moe_bench_method live = layer_method(args, DIRECT);
+  int code = TOOL_OK;
+  for (int d = 0; d < dedups->list_count && code == TOOL_OK; d++) {
+    code = add_schedule(args, row, sms, SERIAL, dedups->list[d], methods);
+    if (code == TOOL_OK) code = add_parts(args, dedups->list[d], methods);
+  }
+  for (int i = 0; i < schedules->list_count; i++)
+    for (int d = 0; schedules->list[i] != SERIAL && d < dedups->list_count && code == TOOL_OK; d++)
+      code = add_schedule(args, row, sms, schedules->list[i], dedups->list[d], methods);
+  dt_moe_bench_method live = layer_method(args, DIRECT, dedups->list[dedups->list_count - 1]);
   live.graph = 0;
   return code == TOOL_OK ? add(methods, &live, "direct live") : code;
 }
@@ -111,14 +150,14 @@ static void count_rows(const bench_moe_row *row, const int32_t *ids, int64_t *ro
     }
 }
 
-/* Of the methods that dispatch so: layers launched as a graph. */
+/* Of the methods that dispatch so: layers launched as a graph, with the head that the price assumes. */
 static int price_methods(const device_layer *layer, int dedup, bench_moe_methods *methods) {
   dt_layer_order orders[BENCH_MOE_METHODS];
   double predicted_s[BENCH_MOE_METHODS];
   int32_t of[BENCH_MOE_METHODS], count = 0;
   for (int32_t m = 0; m < methods->count; m++) {
     const dt_moe_bench_method *method = &methods->list[m];
-    if (method->part >= 0 || !method->graph || (method->dedup != 0) != dedup) continue;
+    if (method->part >= 0 || !method->graph || method->head || (method->dedup != 0) != dedup) continue;
     of[count] = m;
     orders[count++] = (dt_layer_order){method->schedule, method->raster_bands, method->group_tasks, method->lead,
                                        method->wave_experts};

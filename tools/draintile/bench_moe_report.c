@@ -9,9 +9,10 @@
 #include "log.h"
 
 double bench_moe_part(const bench_moe_methods *methods, const dt_moe_bench_result *result, dt_cuda_moe_part part) {
+  double least = NAN;
   for (int32_t m = 0; m < methods->count; m++)
-    if (methods->list[m].part == (int32_t)part) return result->timings[m].median_s;
-  return NAN;
+    if (methods->list[m].part == (int32_t)part) least = fmin(least, result->timings[m].median_s);
+  return least;
 }
 
 device_limit bench_moe_limit(const bench_moe_row *row, const device_machine *machine, const dt_moe_bench_result *result,
@@ -69,6 +70,9 @@ static json_t *method_json(const bench_moe_methods *methods, int32_t m, const dt
     json_object_set_new(json, "lead", json_integer(method->lead));
     json_object_set_new(json, "wave_experts", json_integer(method->wave_experts));
     json_object_set_new(json, "dedup", json_boolean(method->dedup));
+    json_object_set_new(json, "head", json_integer(method->head));
+    json_object_set_new(json, "send_sms", json_integer(method->send_sms));
+    json_object_set_new(json, "ahead", json_integer(method->ahead));
     json_object_set_new(json, "graph", json_boolean(method->graph));
   }
   if (!result) return json;

@@ -105,6 +105,7 @@ static int prepare(moe_bench_job *job) {
   job->config.warm_up = 3;
   job->config.seed = (uint64_t)args_int(args, "seed");
   job->config.max_tokens = 1;
+  for (int i = 0; i < args_list(args, "dedup")->list_count; i++) job->config.dedup |= args_list(args, "dedup")->list[i];
   for (int i = 0; i < tokens->list_count; i++)
     if (tokens->list[i] > job->config.max_tokens) job->config.max_tokens = tokens->list[i];
   for (int i = 0; i < models->list_count; i++) {
@@ -151,7 +152,15 @@ static const arg_option options[] = {
     OPT_INT("raster-bands", "R", "0", 0, 65536, "bands of a unit at most; 0: the schedule's"),
     OPT_INTS("group-tasks", "LIST", "0", 0, 1000000000, "L1 tasks a group holds at least; 0: the schedule's"),
     OPT_INTS("lead", "LIST", "0", 0, 65536, "groups of L1 ahead of L2 (interleave, alternate); 0: the schedule's"),
-    OPT_CHOICE("dedup", "SWITCH", "off", switch_names, "send a token once to a rank that wants it for several experts"),
+    OPT_LIST("dedup", "LIST", "off", switch_names,
+             "on: a token crosses once to a rank that wants it for several experts"),
+    OPT_INTS("head", "LIST", "0", -1, 1024,
+             "1024ths of the dispatch's copies that its kernel makes, the tiles' idle warps the rest; 0: the layer's, "
+             "-1: none"),
+    OPT_INTS("send-sms", "LIST", "0", 0, 1024,
+             "multiprocessors of the dispatch kernel, beside the tiles; 0: the layer's"),
+    OPT_INTS("ahead", "LIST", "0", -1, 65536,
+             "with dedup: waves of tasks without other ranks' rows that come first; 0: the layer's, -1: none"),
     OPT_INT("repeat", "N", "20", 1, 10000, "samples of each method, in turns"),
     OPT_TEXT("platform", "FILE", NULL, "platform file: the rates and constants of the limit and of the prices"),
     OPT_FLAG("predict", "price the rows by the simulator and the platform file alone, without a GPU"),

@@ -1,0 +1,56 @@
+/* With dedup, from where a rank's tokens have come to its expert rows: pieces of a band, a warp each, by the dispatch
+ * kernel and by the tile engine's idle warps. */
+#ifndef DT_CUDA_LAYER_EXPAND_CUH
+#define DT_CUDA_LAYER_EXPAND_CUH
+
+#include "cuda/layer_words.cuh"
+
+/* Address of the row whose source is `word`, when it is there (pairs with dt_send_tokens). One lane a row. NULL: gave
+ * up. */
+DT_DEVICE const uint8_t *dt_await_source(const dt_tile_layer &layer, const uint32_t *word, int32_t band) {
+  const uint32_t start = dt_time_us();
+  uint32_t source;
+  while ((source = dt_acquire_sys(word)) == 0) {
+    const uint32_t waited = dt_time_us() - start;
+    if (waited > layer.gemm.timeout_us)
+      dt_layer_fail(layer, DT_LAYER_ERROR_ARRIVAL, band, 1, 0);
+    else if (waited > 20)
+      dt_layer_watch_peers(layer);
+    if (dt_layer_failed(layer)) return NULL;
+  }
+  const uint32_t at = source - 1, staged = (uint32_t)layer.staged_rows;
+  const uint8_t *from = at < staged ? layer.staging[layer.rank] : layer.state->input.hidden;
+  return from + (int64_t)(at < staged ? at : at - staged) * layer.gemm.row_bytes;
+}
+
+/* Copies a piece's rows, at most 32, and counts them. Whole warp; Ahead: loads of 512 bytes under way. False: gave up. */
+template <int Ahead> DT_DEVICE bool dt_expand_piece(const dt_tile_layer &layer, const dt_layer_piece &piece) {
+  const int32_t lane = (int32_t)(threadIdx.x % 32), words = (int32_t)(layer.gemm.row_bytes / 16);
+  const uint8_t *mine = layer.state->input.hidden;
+  if (lane < piece.rows) {
+    const int64_t bank = (int64_t)(layer.state->epoch & 1) * layer.bands_max * DT_TILE_M;
+    mine = dt_await_source(layer, layer.sources[layer.rank] + bank + piece.from + lane, piece.band);
+  }
+  if (__any_sync(0xffffffffu, mine == NULL)) return false;
+  uint4 *to = (uint4 *)(layer.rows_of[layer.rank] + piece.to * layer.gemm.row_bytes);
+#pragma unroll 1
+  for (int32_t i = 0; i < piece.rows; i++, to += words) {
+    const uint4 *from = (const uint4 *)__shfl_sync(0xffffffffu, (unsigned long long)mine, i);
+#pragma unroll 1
+    for (int32_t w = lane; w < words; w += 32 * Ahead) {
+      uint4 v[Ahead];
+#pragma unroll
+      for (int32_t j = 0; j < Ahead; j++)
+        if (w + 32 * j < words) v[j] = dt_load_row(from + w + 32 * j);
+#pragma unroll
+      for (int32_t j = 0; j < Ahead; j++)
+        if (w + 32 * j < words) dt_store_global(to + w + 32 * j, v[j]);
+    }
+  }
+  dt_fence_async_global(); /* the reader loads the rows through the copy engine */
+  __syncwarp();
+  if (lane == 0) dt_dispatch_done(layer, layer.rank, piece.band, (uint32_t)piece.rows);
+  return true;
+}
+
+#endif
