@@ -258,29 +258,34 @@ static int check(int plans, int *large) {
   return failed;
 }
 
+static void launch(const subject *s, int slots, int plan) {
+  if (slots) must(dt_device_slots_launch(&s->slots, stream), "dt_device_slots_launch");
+  if (plan) must(dt_device_plan_launch(&s->plan, slots ? &s->slots : NULL, slots, stream), "dt_device_plan_launch");
+}
+
 static cudaGraphExec_t capture(const subject *s, int slots, int plan, int times) {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-  for (int i = 0; i < times; i++) {
-    if (slots) must(dt_device_slots_launch(&s->slots, stream), "dt_device_slots_launch");
-    if (plan) must(dt_device_plan_launch(&s->plan, slots ? &s->slots : NULL, slots, stream), "dt_device_plan_launch");
-  }
+  for (int i = 0; i < times; i++) launch(s, slots, plan);
   cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
   cuda(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
   cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
   return exec;
 }
 
-/* Replays with an event on each side; inputs in turn. */
-static double time_graphs(const cudaGraphExec_t *graphs, int count, int times, double *samples) {
+/* Replays with an event on each side, inputs in turn; without graphs both launches of `live`. */
+static double time_graphs(const cudaGraphExec_t *graphs, int count, int times, const subject *live, double *samples) {
   cudaEvent_t before, after;
   cuda(cudaEventCreate(&before), "cudaEventCreate");
   cuda(cudaEventCreate(&after), "cudaEventCreate");
   for (int i = -WARM_UP; i < SAMPLES; i++) {
     float ms;
     cuda(cudaEventRecord(before, stream), "cudaEventRecord");
-    cuda(cudaGraphLaunch(graphs[(i + WARM_UP) % count], stream), "cudaGraphLaunch");
+    if (graphs)
+      cuda(cudaGraphLaunch(graphs[(i + WARM_UP) % count], stream), "cudaGraphLaunch");
+    else
+      launch(live, 1, 1);
     cuda(cudaEventRecord(after, stream), "cudaEventRecord");
     cuda(cudaEventSynchronize(after), "cudaEventSynchronize");
     cuda(cudaEventElapsedTime(&ms, before, after), "cudaEventElapsedTime");
@@ -327,14 +332,14 @@ static void warm_up(void) {
   double samples[SAMPLES];
   subject_load(&s, &r);
   cudaGraphExec_t graph = capture(&s, 1, 1, CHAIN);
-  for (int i = 0; i < 10; i++) time_graphs(&graph, 1, CHAIN, samples);
+  for (int i = 0; i < 10; i++) time_graphs(&graph, 1, CHAIN, NULL, samples);
   cuda(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
   subject_free(&s);
   routing_free(&r);
 }
 
-/* One configuration: replays of the whole, of counting and of the plan alone, and a graph of CHAIN wholes; then a last
- * check of what the replays left behind. */
+/* One configuration: replays of the whole, of counting and of the plan alone, a graph of CHAIN wholes, and launches
+ * without a graph; a check of what the replays left behind. */
 static int time_config(FILE *out, const dt_plan_config *config, int hot, int first, worst *w) {
   subject s[INPUTS];
   routing r[INPUTS];
@@ -347,7 +352,7 @@ static int time_config(FILE *out, const dt_plan_config *config, int hot, int fir
     subject_load(&s[i], &r[i]);
   }
   for (int i = 0; i < INPUTS; i++) graphs[i] = capture(&s[i], 1, 1, 1);
-  double replay = time_graphs(graphs, INPUTS, 1, samples);
+  double replay = time_graphs(graphs, INPUTS, 1, NULL, samples);
   for (int i = 0; i < INPUTS; i++) {
     const char *difference = subject_difference(&s[i], &r[i]);
     if (difference) printf("after replays: %s differs\n", difference);
@@ -355,24 +360,25 @@ static int time_config(FILE *out, const dt_plan_config *config, int hot, int fir
   }
   for (int half = 0; half < 2; half++) {
     cudaGraphExec_t one = capture(&s[0], half == 0, half == 1, 1);
-    part[half] = time_graphs(&one, 1, 1, other);
+    part[half] = time_graphs(&one, 1, 1, NULL, other);
     cuda(cudaGraphExecDestroy(one), "cudaGraphExecDestroy");
   }
   cudaGraphExec_t many = capture(&s[0], 1, 1, CHAIN);
-  chain = time_graphs(&many, 1, CHAIN, other);
+  chain = time_graphs(&many, 1, CHAIN, NULL, other);
+  double live = time_graphs(NULL, 0, 1, &s[0], other);
   cuda(cudaGraphExecDestroy(many), "cudaGraphExecDestroy");
   dt_device_plan_sizes sizes;
   cuda(cudaMemcpy(&sizes, s[0].plan.sizes, sizeof sizes, cudaMemcpyDeviceToHost), "cudaMemcpy");
-  printf("%-8s %-12s %-10s %-8s %8.2f %8.2f %8.2f %8.2f   %6.2f   %lld tasks\n", dt_layout_name(config->layout),
+  printf("%-8s %-12s %-10s %-8s %8.2f %8.2f %8.2f %8.2f %8.2f   %6.2f   %lld tasks\n", dt_layout_name(config->layout),
          dt_order_name(config->order), dt_schedule_name(config->schedule), hot ? "hot" : "uniform", replay * 1e6,
-         part[0] * 1e6, part[1] * 1e6, chain * 1e6, replay / LIMIT_S, (long long)sizes.task_count);
+         part[0] * 1e6, part[1] * 1e6, chain * 1e6, live * 1e6, replay / LIMIT_S, (long long)sizes.task_count);
   fprintf(out,
           "%s\n  {\"layout\": \"%s\", \"order\": \"%s\", \"schedule\": \"%s\", \"routing\": \"%s\", \"tasks\": %lld, "
           "\"bands\": %d, \"rows\": %lld, \"replay_s\": %.4g, \"count_replay_s\": %.4g, \"plan_replay_s\": %.4g, "
-          "\"chain_s\": %.4g, \"limit_s\": %.4g, ",
+          "\"chain_s\": %.4g, \"live_s\": %.4g, \"limit_s\": %.4g, ",
           first ? "" : ",", dt_layout_name(config->layout), dt_order_name(config->order),
           dt_schedule_name(config->schedule), hot ? "hot" : "uniform", (long long)sizes.task_count, sizes.band_count,
-          (long long)sizes.rows, replay, part[0], part[1], chain, LIMIT_S);
+          (long long)sizes.rows, replay, part[0], part[1], chain, live, LIMIT_S);
   write_samples(out, samples);
   fprintf(out, "}");
   if (replay > w->replay_s) w->replay_s = replay;
@@ -401,7 +407,7 @@ static void sweep(void) {
         if (half == 1 && warps[j] > 16) continue; /* the kernel's bound */
         cudaGraphExec_t graph = capture(&s, half == 0, half == 1, 1);
         printf("%s: %3d blocks of %2d warps: %.2f us\n", half ? "plan" : "slots", blocks[i], warps[j],
-               time_graphs(&graph, 1, 1, samples) * 1e6);
+               time_graphs(&graph, 1, 1, NULL, samples) * 1e6);
         cuda(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
       }
     }
@@ -454,7 +460,7 @@ int main(int argc, char **argv) {
   if (with_sweep) sweep();
   worst w = {0, 0};
   int first = 1;
-  printf("layout   order        schedule   routing    replay    count     plan  chained   of limit (us)\n");
+  printf("layout   order        schedule   routing    replay    count     plan  chained     live   of limit (us)\n");
   fprintf(out, " \"runs\": [");
   for (int turn = 0; turn < 36; turn++) {
     dt_plan_config config = config_timed(turn % 2, turn / 2 % 3, turn / 6);

@@ -19,7 +19,7 @@ static void run_count(const dt_device_slots *slots) {
   int32_t *memory = take(dt_slots_count_bytes(slots), 1);
 #define PHASE(phase)                                                                                                   \
   for (team.warp = 0; team.warp < team.warps; team.warp++) {                                                           \
-    dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, team.block, team.warp);                              \
+    dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, &team);                                              \
     phase(slots, &scratch, &team);                                                                                     \
   }
   for (team.block = 0; team.block < team.blocks; team.block++) {
@@ -31,15 +31,17 @@ static void run_count(const dt_device_slots *slots) {
 }
 
 /* counts: as counted, before they are cleared. */
-static void run_place(const dt_device_slots *slots, const int32_t *counts, int32_t warps) {
-  dt_team team = {0, warps, 0, slots->blocks};
+static void run_place(const dt_device_slots *slots, const int32_t *counts) {
+  dt_team team = {0, slots->warps, 0, slots->blocks};
   int32_t *memory = take(dt_slots_place_bytes(slots), 1);
   for (team.block = 0; team.block < team.blocks; team.block++) {
     memset(memory, 0xa5, dt_slots_place_bytes(slots));
-    dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, team.block, 0);
-    for (team.warp = 0; team.warp < warps; team.warp++) dt_place_clear(slots, &scratch, &team);
-    for (team.warp = 0; team.warp < warps; team.warp++) dt_place_sum(slots, counts, &scratch, &team);
-    for (team.warp = 0; team.warp < warps; team.warp++) dt_place_rows(slots, &scratch, &team);
+    dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, &team);
+    for (team.warp = 0; team.warp < team.warps; team.warp++) dt_place_clear(slots, &scratch, &team);
+    for (team.warp = 0; team.warp < team.warps; team.warp++) dt_place_count(slots, &scratch, &team);
+    for (team.warp = 0; team.warp < team.warps; team.warp++) dt_place_sum(slots, counts, &scratch, &team);
+    for (team.warp = 0; team.warp < team.warps; team.warp++) dt_place_warps(slots, &scratch, &team);
+    for (team.warp = 0; team.warp < team.warps; team.warp++) dt_place_rows(slots, &scratch, &team);
   }
   free(memory);
 }
@@ -52,7 +54,11 @@ static void run_plan(const dt_device_plan *plan) {
   for (team.warp = 0; team.warp < team.warps; team.warp++) phase(plan, &summary, &team);
   for (team.block = 0; team.block < team.blocks; team.block++) {
     memset(memory, 0xa5, dt_summary_bytes(plan));
-    DT_PLAN_PHASES(PHASE)
+    DT_SUMMARY_PHASES(PHASE)
+    PHASE(dt_table_units)
+    PHASE(dt_table_list)
+    PHASE(dt_table_fill)
+    PHASE(dt_table_tasks)
   }
 #undef PHASE
   free(memory);
@@ -70,18 +76,27 @@ static void check_slots(dt_random *random, const routing *r, int32_t rank) {
                             .error = &error,
                             .blocks = random_in(random, 1, 5),
                             .warps = random_in(random, 1, MOST_WARPS)};
+  int32_t *padded = NULL;
   device.counts = take((size_t)width, sizeof(int32_t));
   device.row_of_slot = take(slots, sizeof(int32_t));
   device.slot_of_row = take(slots, sizeof(int32_t));
   device.histograms = take((size_t)width * (size_t)device.blocks, sizeof(int32_t));
-  if (device.tokens) device.tokens_capacity += random_in(random, 0, 9); /* arrays need only hold what there is */
+  if (device.tokens) { /* rows need only hold what there is */
+    device.tokens_capacity += random_in(random, 0, 9);
+    size_t most = (size_t)device.tokens_capacity * (size_t)r->top_k;
+    padded = take(most, sizeof *padded);
+    memset(padded, 0x11, most * sizeof *padded); /* no ids */
+    if (slots) memcpy(padded, r->ids[rank], slots * sizeof *padded);
+    device.ids = padded;
+  }
   run_count(&device);
   assert_int_equal(error, DT_DEVICE_PLAN_OK);
   assert_memory_equal(device.counts, &r->counts[rank * width], sizeof(int32_t) * (size_t)width);
-  run_place(&device, &r->counts[rank * width], random_in(random, 1, MOST_WARPS));
+  run_place(&device, &r->counts[rank * width]);
   for (int32_t g = 0; g < width; g++) assert_int_equal(device.counts[g], 0);
   assert_memory_equal(device.row_of_slot, r->row_of_slot[rank], sizeof(int32_t) * slots);
   assert_memory_equal(device.slot_of_row, r->slot_of_row[rank], sizeof(int32_t) * slots);
+  free(padded);
   free(device.counts);
   free(device.row_of_slot);
   free(device.slot_of_row);
@@ -110,7 +125,7 @@ static void test_slots_errors(void **state) {
   run_count(&device);
   assert_int_equal(error, DT_DEVICE_PLAN_ERROR_ID);
   assert_memory_equal(counts, expected_counts, sizeof counts);
-  run_place(&device, expected_counts, 1);
+  run_place(&device, expected_counts);
   assert_memory_equal(rows, expected_rows, sizeof rows);
   assert_memory_equal(slots, expected_slots, 3 * sizeof *slots);
   for (int i = 0; i < 2; i++) {

@@ -14,7 +14,7 @@
 
 #include <draintile/plan.h>
 
-#include "cuda/plan_slots.h"
+#include "cuda/moe_slots.h"
 #include "cuda/tile_layer.h"
 #include "cuda/tile_table.h"
 

@@ -7,9 +7,10 @@
 #include "plan_slots.h"
 #include "plan_summary.h"
 
-/* Blocks repeat the summary, and the last counting block reads the counts of all: more of them only pay for large
- * inputs. Measured on H200 (docs/notes/device-plan.md). */
-enum { SLOTS_WARPS = 16, SLOTS_BLOCKS_MAX = 128, PLAN_WARPS = 16, PLAN_BLOCKS_MAX = 64 };
+/* Blocks that place and blocks that plan together leave a multiprocessor to each: two on one take twice as long.
+ * Measured on H200 (docs/notes/device-plan.md). */
+enum { SLOTS_WARPS = 16, SLOTS_BLOCKS_MAX = 64, PLAN_WARPS = 16, PLAN_BLOCKS_MAX = 64 };
+_Static_assert(SLOTS_WARPS <= PLAN_WARPS, "slots are placed beside the plan");
 
 static dt_status cuda_fail(cudaError_t error, const char *call) {
   return dt_fail(error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ? DT_ERR_NO_DEVICE : DT_ERR_DEVICE,
@@ -43,10 +44,10 @@ dt_status dt_device_slots_prepare(dt_device_slots *slots, size_t *bytes) {
   dt_status status = shared_limit(&shared);
   if (status != DT_OK) return status;
   slots->warps = SLOTS_WARPS;
-  while (slots->warps > 1 && dt_slots_count_bytes(slots) > (size_t)shared) slots->warps /= 2;
+  while (slots->warps > 1 && dt_slots_place_bytes(slots) > (size_t)shared) slots->warps /= 2;
   if (dt_slots_place_bytes(slots) > (size_t)shared) {
     return dt_fail(DT_ERR_ARGUMENT, "experts: %d; at most %d with %d bytes of shared memory", slots->experts,
-                   (int)(((size_t)shared / sizeof(int32_t) - 1) / 2), shared);
+                   (shared / (int)sizeof(int32_t) - DT_WARP * DT_SCAN_EACH) / 3, shared);
   }
   slots->blocks = blocks_for(slots->tokens_capacity * slots->top_k, slots->warps, SLOTS_BLOCKS_MAX);
   *bytes = (size_t)slots->blocks * (size_t)slots->experts * sizeof(int32_t);
@@ -98,7 +99,7 @@ dt_status dt_device_plan_prepare(dt_device_plan *plan, size_t *bytes) {
   if (status != DT_OK) return status;
   dt_device_plan_derive(plan);
   plan->warps = PLAN_WARPS;
-  plan->blocks = blocks_for(plan->capacity.tasks + plan->capacity.parts, plan->warps, PLAN_BLOCKS_MAX);
+  plan->blocks = blocks_for(2 * plan->capacity.tasks + 4 * plan->capacity.parts, plan->warps, PLAN_BLOCKS_MAX);
   *bytes = dt_summary_bytes(plan) <= (size_t)shared ? 0 : (size_t)plan->blocks * dt_summary_bytes(plan);
   return DT_OK;
 }

@@ -1,7 +1,8 @@
-/* The plan's kernels: the phases of plan_slots.h, plan_summary.h, plan_fill.h and plan_table.h with barriers between.
+/* The plan's kernels: the phases of plan_slots.h, plan_measure.h, plan_fill.h and plan_table.h with barriers between.
  *
  * A kernel that follows another one starts while that one ends (programmatic dependent launch): until dt_grid_wait it
- * touches nothing but its own shared memory. Blocks never wait for one another, so any number may be resident.
+ * touches nothing but its own shared memory, and what placing slots has for itself (plan_device.h). Blocks never wait for
+ * one another, so any number may be resident.
  */
 #include "plan.h"
 
@@ -11,10 +12,10 @@
 
 enum { DT_SLOTS_THREADS_MAX = 1024, DT_PLAN_THREADS_MAX = 512 };
 
-static __device__ __forceinline__ dt_team dt_team_of_thread(int32_t block, int32_t blocks) {
+static __device__ __forceinline__ dt_team dt_team_of_thread(int32_t warps, int32_t block, int32_t blocks) {
   dt_team team;
   team.warp = (int32_t)(threadIdx.x / DT_WARP);
-  team.warps = (int32_t)(blockDim.x / DT_WARP);
+  team.warps = warps;
   team.block = block;
   team.blocks = blocks;
   return team;
@@ -23,9 +24,9 @@ static __device__ __forceinline__ dt_team dt_team_of_thread(int32_t block, int32
 __global__ void __launch_bounds__(DT_SLOTS_THREADS_MAX)
     dt_slots_count_kernel(const __grid_constant__ dt_device_slots slots) {
   extern __shared__ int32_t dt_memory[];
-  const dt_team team = dt_team_of_thread((int32_t)blockIdx.x, (int32_t)gridDim.x);
-  const dt_slots_scratch scratch = dt_slots_scratch_at(&slots, dt_memory, team.block, team.warp);
+  const dt_team team = dt_team_of_thread((int32_t)(blockDim.x / DT_WARP), (int32_t)blockIdx.x, (int32_t)gridDim.x);
   dt_grid_launch();
+  const dt_slots_scratch scratch = dt_slots_scratch_at(&slots, dt_memory, &team);
 #define DT_RUN(phase)                                                                                                  \
   phase(&slots, &scratch, &team);                                                                                      \
   __syncthreads();
@@ -33,28 +34,40 @@ __global__ void __launch_bounds__(DT_SLOTS_THREADS_MAX)
 #undef DT_RUN
 }
 
-/* counts: this rank's row of the matrix. */
+/* counts: this rank's row of the matrix. Warps beyond those that place only keep the barriers. */
 static __device__ __forceinline__ void dt_place_run(const dt_device_slots *slots, const int32_t *counts, int32_t block,
                                                     int32_t *memory) {
-  const dt_team team = dt_team_of_thread(block, slots->blocks);
-  const dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, team.block, 0);
-  dt_place_clear(slots, &scratch, &team);
+  const dt_team team = dt_team_of_thread(slots->warps, block, slots->blocks);
+  const bool here = team.warp < team.warps;
+  const dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, &team);
+  if (here) dt_place_clear(slots, &scratch, &team);
+  __syncthreads();
+  if (here) dt_place_count(slots, &scratch, &team);
   dt_grid_wait(); /* for counts and histograms */
+  if (here) dt_place_sum(slots, counts, &scratch, &team);
   __syncthreads();
-  dt_place_sum(slots, counts, &scratch, &team);
+  if (here) dt_place_warps(slots, &scratch, &team);
   __syncthreads();
-  dt_place_rows(slots, &scratch, &team);
+  if (here) dt_place_rows(slots, &scratch, &team);
 }
 
 static __device__ __forceinline__ void dt_plan_run(const dt_device_plan *plan, int32_t block, int32_t *memory) {
-  const dt_team team = dt_team_of_thread(block, plan->blocks);
+  const dt_team team = dt_team_of_thread((int32_t)(blockDim.x / DT_WARP), block, plan->blocks);
   const dt_summary summary = dt_summary_at(plan, memory);
+  const bool grouped = dt_is_grouped(plan);
 #define DT_RUN(phase)                                                                                                  \
   phase(plan, &summary, &team);                                                                                        \
   if (phase == dt_summary_begin) dt_grid_wait(); /* for the counts */                                                  \
   __syncthreads();
-  DT_PLAN_PHASES(DT_RUN)
+  DT_SUMMARY_PHASES(DT_RUN)
+  if (grouped) {
+    DT_RUN(dt_table_units)
+    DT_RUN(dt_table_list)
+  }
 #undef DT_RUN
+  dt_table_fill(plan, &summary, &team);
+  if (grouped) __syncthreads();
+  dt_table_tasks(plan, &summary, &team);
 }
 
 /* The plan in the first blocks, which take longer, slots in the rest. */
@@ -63,7 +76,7 @@ typedef struct dt_plan_argument {
   dt_device_slots slots; /* blocks 0: none to place */
 } dt_plan_argument;
 
-__global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
+__global__ void __launch_bounds__(DT_PLAN_THREADS_MAX, 1)
     dt_plan_kernel(const __grid_constant__ dt_plan_argument argument) {
   extern __shared__ int32_t dt_memory[];
   const int32_t block = (int32_t)blockIdx.x, place = block - argument.plan.blocks;
@@ -76,7 +89,7 @@ __global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
 }
 
 /* So many experts and ranks that the summary does not fit into shared memory: each block's is in device memory. */
-__global__ void __launch_bounds__(DT_PLAN_THREADS_MAX)
+__global__ void __launch_bounds__(DT_PLAN_THREADS_MAX, 1)
     dt_plan_large_kernel(const __grid_constant__ dt_plan_argument argument) {
   extern __shared__ int32_t dt_memory[];
   const int32_t block = (int32_t)blockIdx.x, place = block - argument.plan.blocks;

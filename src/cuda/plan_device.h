@@ -14,10 +14,11 @@ typedef enum dt_device_plan_error {
   DT_DEVICE_PLAN_ERROR_CAPACITY = 4, /* an array is too small */
 } dt_device_plan_error;
 
-/* Everything on the device. The first launch adds to counts, which must be 0 before; the second, after the exchange,
- * clears them for the next layer and takes this rank's from its row of the matrix. */
+/* Everything on the device. ids and tokens must be there before the first launch begins: the second, which may begin
+ * before the first has ended, reads them at once. The first launch adds to counts, which must be 0 before; the second,
+ * after the exchange, clears them for the next layer and takes this rank's from its row of the matrix. */
 typedef struct dt_device_slots {
-  const int32_t *ids;    /* [tokens*top_k] in [0, experts), or -1: dropped */
+  const int32_t *ids;    /* [tokens_capacity*top_k] in [0, experts), or -1: dropped; the rest is loaded, not used */
   const int64_t *tokens; /* in device memory; NULL: tokens_capacity */
   int64_t tokens_capacity;
   int32_t top_k, experts;
@@ -25,7 +26,7 @@ typedef struct dt_device_slots {
   int32_t *row_of_slot, *slot_of_row; /* [tokens_capacity*top_k], as dt_slots fills them */
   int32_t *histograms;                /* scratch: [blocks][experts] */
   uint32_t *error;
-  int32_t blocks, warps; /* that count; each such block's slots are placed by one block */
+  int32_t blocks, warps; /* that count; a block's slots are placed by as many warps of a block of the second launch */
 } dt_device_slots;
 
 /* As the members of dt_plan with these names. All 0 after an error. */
@@ -50,10 +51,12 @@ typedef struct dt_device_plan {
   dt_device_plan_sizes *sizes;
   uint32_t *error;
   /* Derived from the configuration by dt_device_plan_derive. */
-  dt_divider by_tile, by_segment, by_raster, by_columns_1, by_columns_2, by_experts, by_ranks, by_step;
+  dt_divider by_tile, by_segment, by_raster, by_columns_1, by_columns_2, by_experts, by_ranks, by_row_chunks;
   int32_t segment_bands, raster_bands, lead; /* not above what the capacity allows to matter */
-  int32_t need, step; /* bands a group holds at least; the same in whole units: distance of two groups in a run */
-  int32_t runs;       /* of the table */
+  int32_t need;                              /* bands a group holds at least */
+  int32_t runs, units;                       /* of the table; units at most, 0 without groups */
+  int32_t expert_list, group_list,
+      unit_list; /* words of a list of experts, of groups (or a source's experts), of units */
   /* Chosen by the host. */
   int32_t blocks, warps;
   int32_t *workspace; /* [blocks][summary], where it does not fit into shared memory; else NULL */
@@ -85,6 +88,11 @@ DT_HD static inline const int32_t *dt_own_counts(const dt_device_plan *plan) {
   return plan->counts + (int64_t)plan->config.rank * plan->config.ranks * plan->config.experts_per_rank;
 }
 
+/* A list in whole steps of a sum, and one entry more. */
+static inline int32_t dt_list_words(int32_t count, int32_t step) {
+  return (int32_t)dt_ceil_div(count, step) * step + 1;
+}
+
 /* config and capacity are set; the rest of what depends on them alone. */
 static inline void dt_device_plan_derive(dt_device_plan *plan) {
   const dt_plan_config *config = &plan->config;
@@ -92,12 +100,16 @@ static inline void dt_device_plan_derive(dt_device_plan *plan) {
   plan->segment_bands = dt_min32(config->segment_bands, most);
   plan->raster_bands = dt_min32(config->raster_bands, most);
   plan->lead = config->schedule == DT_SCHEDULE_WAVE ? 0 : dt_min32(config->lead, most);
-  plan->need = plan->step = 1;
-  if (dt_has_tiles(config)) {
-    plan->need = (int32_t)dt_min64(dt_ceil_div(config->group_tasks, config->columns_1), most);
-    plan->step = (int32_t)(dt_ceil_div(plan->need, plan->raster_bands) * plan->raster_bands);
-  }
   plan->runs = config->order == DT_ORDER_REMOTE_FIRST ? 2 * config->experts_per_rank : config->experts_per_rank;
+  plan->need = 1;
+  plan->units = 0;
+  if (dt_has_tiles(config) && config->schedule >= DT_SCHEDULE_WAVE) {
+    plan->need = (int32_t)dt_min64(dt_ceil_div(config->group_tasks, config->columns_1), most);
+    plan->units = (int32_t)dt_min64(plan->capacity.bands, plan->capacity.bands / plan->raster_bands + plan->runs);
+  }
+  plan->expert_list = dt_list_words(config->experts_per_rank, DT_WARP);
+  plan->group_list = dt_list_words(config->ranks * config->experts_per_rank, DT_WARP * DT_SCAN_EACH);
+  plan->unit_list = plan->units + 1;
   plan->by_tile = dt_divider_of(config->tile_m);
   plan->by_segment = dt_divider_of(plan->segment_bands);
   plan->by_raster = dt_divider_of(plan->raster_bands);
@@ -105,7 +117,7 @@ static inline void dt_device_plan_derive(dt_device_plan *plan) {
   plan->by_columns_2 = dt_divider_of(dt_max32(config->columns_2, 1));
   plan->by_experts = dt_divider_of(config->experts_per_rank);
   plan->by_ranks = dt_divider_of(config->ranks);
-  plan->by_step = dt_divider_of(plan->step);
+  plan->by_row_chunks = dt_divider_of((int32_t)dt_ceil_div(config->ranks * config->experts_per_rank, DT_WARP));
 }
 
 #endif

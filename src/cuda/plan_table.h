@@ -30,7 +30,7 @@ DT_PHASE dt_unit_place dt_table_unit(const dt_device_plan *plan, const dt_summar
 
 /* The unit that holds a position of the table. */
 DT_PHASE dt_unit_place dt_table_unit_at(const dt_device_plan *plan, const dt_summary *s, int32_t position) {
-  const int32_t run = dt_last_at_most(s->run_start, plan->runs, position);
+  const int32_t run = dt_last_by_steps(s->run_start, plan->runs, position);
   return dt_table_unit(plan, s, run, dt_divide(plan->by_raster, position - s->run_start[run]));
 }
 
@@ -41,67 +41,70 @@ DT_PHASE int32_t dt_table_band(const dt_device_plan *plan, const dt_summary *s, 
   return first + dt_paced_band(remote, dt_table_run_bands(s, unit->run) - remote, unit->offset + b);
 }
 
-/* Where group g begins: behind the g-th end of a group. run_group counts the ends in runs before. */
-DT_PHASE int32_t dt_table_group_start(const dt_device_plan *plan, const dt_summary *s, int32_t g) {
-  if (g <= 0) return 0;
-  if (g >= s->totals->groups) return s->run_start[plan->runs];
-  const int32_t run = dt_last_at_most(s->run_group, plan->runs, g - 1), bands = dt_table_run_bands(s, run);
-  int64_t at = s->run_cut[run];
-  if (at < bands) at += (int64_t)(g - 1 - s->run_group[run]) * plan->step;
-  return s->run_start[run] + (int32_t)dt_min64(at, bands);
-}
-
-DT_PHASE int32_t dt_table_group_of(const dt_device_plan *plan, const dt_summary *s, const dt_unit_place *unit) {
-  const int32_t group = s->run_group[unit->run], behind = unit->offset - s->run_cut[unit->run];
-  return behind < 0 ? group : group + 1 + dt_divide(plan->by_step, behind);
-}
-
-/* Groups by tasks, where a run ends the open one: the missing bands are rounded up to whole units, or the run; the next
- * groups end `step` bands on, as long as `need` are left. Returns how many end, and what is open behind the run. */
-DT_PHASE int32_t dt_table_cut_run(const dt_device_plan *plan, int32_t bands, int32_t missing, int32_t *open,
-                                  int32_t *run_cut) {
-  const int32_t cut = (dt_divide(plan->by_raster, missing - 1) + 1) * plan->raster_bands;
-  *open = 0;
-  *run_cut = cut;
-  if (cut >= bands) return 1;
-  const int32_t more = dt_divide(plan->by_step, bands - cut - 1), rest = bands - cut - more * plan->step;
-  if (rest >= plan->need) return 2 + more;
-  *open = rest;
-  return 1 + more;
-}
-
-/* By one lane, and most runs only add to the open group: starts are read two runs ahead, and run_cut says already that
- * no group ends. Returns the number of groups. */
-DT_PHASE int32_t dt_table_walk_tasks(const dt_device_plan *plan, const dt_summary *s) {
-  const int32_t runs = plan->runs, need = plan->need;
-  int32_t groups = 0, open = 0, start = 0, next = s->run_start[1], later = s->run_start[dt_min32(2, runs)];
-  DT_ROLLED
-  for (int32_t run = 0; run < runs; run++) {
-    const int32_t bands = next - start, before = open;
-    start = next;
-    next = later;
-    later = s->run_start[dt_min32(run + 3, runs)];
-    s->run_group[run] = groups;
-    open += bands;
-    if (open >= need) groups += dt_table_cut_run(plan, bands, need - before, &open, &s->run_cut[run]);
+/* Phase 7, only with groups: units before each run, by one warp. */
+DT_PHASE void dt_table_units(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
+  if (!dt_is_grouped(plan) || !s->totals->fits || team->warp != 0) return;
+  DT_FOR_LANES(lane) {
+    DT_ROLLED
+    for (int32_t r = lane; r < plan->runs; r += DT_WARP) {
+      s->run_unit[r] = dt_units_of(plan, s->run_start[r + 1] - s->run_start[r]);
+    }
   }
-  return groups + (open > 0);
+  dt_warp_sync();
+  dt_warp_scan(s->run_unit, s->run_unit, plan->runs, 1);
 }
 
-/* A group by experts ends with the last run of every wave_experts-th expert that has bands. */
-DT_PHASE int32_t dt_table_walk_experts(const dt_device_plan *plan, const dt_summary *s) {
-  const int32_t pairs = plan->config.order == DT_ORDER_REMOTE_FIRST;
-  int32_t groups = 0, open = 0;
+/* Phase 8, only with groups: where each unit begins, and which unit begins the next group if this one begins a group:
+ * the first whose position is `need` bands on. */
+DT_PHASE void dt_table_list(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
+  const int32_t runs = plan->runs;
+  if (!dt_is_grouped(plan) || !s->totals->fits) return;
+  const int32_t units = s->run_unit[runs];
+  DT_FOR_ITEMS(u, team, units + 1) {
+    if (u == units) {
+      s->unit_start[u] = s->run_start[runs];
+      continue;
+    }
+    const int32_t run = dt_last_by_steps(s->run_unit, runs, u);
+    const int32_t start = s->run_start[run] + (u - s->run_unit[run]) * plan->raster_bands, end = start + plan->need;
+    const int32_t in = run + dt_last_by_steps(&s->run_start[run], runs - run, end - 1), behind = end - s->run_start[in];
+    s->unit_start[u] = start;
+    s->unit_next[u] = dt_min32(s->run_unit[in] + dt_divide(plan->by_raster, behind - 1) + 1, s->run_unit[in + 1]);
+  }
+}
+
+/* The groups that follow one another from unit 0 on; one lane. Returns how many. */
+DT_PHASE int32_t dt_table_groups_by_tasks(const dt_summary *s, int32_t units) {
+  int32_t groups = 0;
   DT_ROLLED
-  for (int32_t run = 0; run < plan->runs; run++) {
-    s->run_group[run] = groups;
-    if (pairs && run % 2 == 0) continue;
-    open += s->run_start[run + 1] > s->run_start[run - pairs];
+  for (int32_t u = 0; u < units; u = s->unit_next[u]) s->group_first[groups++] = u;
+  return groups;
+}
+
+/* A group by experts ends with the last run of every wave_experts-th expert that has bands. One lane. */
+DT_PHASE int32_t dt_table_groups_by_experts(const dt_device_plan *plan, const dt_summary *s) {
+  const int32_t runs_each = plan->config.order == DT_ORDER_REMOTE_FIRST ? 2 : 1;
+  int32_t groups = 0, open = 0;
+  s->group_first[0] = 0;
+  DT_ROLLED
+  for (int32_t run = runs_each; run <= plan->runs; run += runs_each) {
+    open += s->run_unit[run] > s->run_unit[run - runs_each];
     if (open < plan->config.wave_experts) continue;
-    groups++;
+    s->group_first[++groups] = s->run_unit[run];
     open = 0;
   }
   return groups + (open > 0);
+}
+
+/* Where group g begins. */
+DT_PHASE int32_t dt_table_group_start(const dt_device_plan *plan, const dt_summary *s, int32_t g) {
+  if (g <= 0) return 0;
+  return g < s->totals->groups ? s->unit_start[s->group_first[g]] : s->run_start[plan->runs];
+}
+
+DT_PHASE int32_t dt_table_group_of(const dt_device_plan *plan, const dt_summary *s, const dt_unit_place *unit) {
+  const int32_t index = s->run_unit[unit->run] + dt_divide(plan->by_raster, unit->offset);
+  return dt_last_by_steps(s->group_first, s->totals->groups, index);
 }
 
 /* `alternate`: L2 task n of a unit is preceded by min(all, n + max(warm-up, peak)) L1 tasks, where peak is the largest
@@ -157,21 +160,24 @@ DT_PHASE void dt_table_gates(const dt_device_plan *plan, const dt_summary *s) {
   }
 }
 
-/* Phase 7, by one warp, while the others fill arrays that do not need it. */
-DT_PHASE void dt_table_groups(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
-  if (!s->totals->fits || !dt_has_tiles(&plan->config) || plan->config.schedule < DT_SCHEDULE_WAVE) return;
-  if (team->warp != 0) return;
+/* Phase 9 of one warp, only with groups, while the others fill arrays that do not need them. */
+DT_PHASE void dt_table_groups(const dt_device_plan *plan, const dt_summary *s) {
+  const int32_t units = s->run_unit[plan->runs];
+  if (units == 0) return;
   DT_FOR_LANES(lane) {
-    if (lane != 0) continue;
-    s->totals->groups =
-        dt_plan_by_experts(&plan->config) ? dt_table_walk_experts(plan, s) : dt_table_walk_tasks(plan, s);
+    if (lane == 0) {
+      s->totals->groups =
+          dt_plan_by_experts(&plan->config) ? dt_table_groups_by_experts(plan, s) : dt_table_groups_by_tasks(s, units);
+    }
   }
   dt_warp_sync();
   if (plan->config.schedule == DT_SCHEDULE_ALTERNATE) dt_table_gates(plan, s);
 }
 
+/* Phase 9: all arrays but L1 and L2 tasks. */
 DT_PHASE void dt_table_fill(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
-  dt_table_groups(plan, s, team);
+  if (!s->totals->fits) return;
+  if (dt_is_grouped(plan) && team->warp == 0) dt_table_groups(plan, s);
   dt_fill(plan, s, team);
 }
 
@@ -183,7 +189,7 @@ DT_PHASE int32_t dt_table_l2_before(const dt_device_plan *plan, const dt_summary
   if (plan->config.schedule != DT_SCHEDULE_ALTERNATE) {
     return columns_2 * dt_table_group_start(plan, s, dt_table_group_of(plan, s, unit) - plan->lead);
   }
-  const int32_t run = dt_last_at_most(s->run_gate, plan->runs, number);
+  const int32_t run = dt_last_by_steps(s->run_gate, plan->runs, number);
   if (s->run_gate[run] > number) return 0;
   if (dt_table_run_bands(s, run) == 0) return s->run_start[run] * columns_2;
   int32_t low = 0, high = dt_table_last_unit(plan, s, run) + 1; /* the last unit whose gate is open */
@@ -217,15 +223,15 @@ DT_PHASE void dt_table_task(const dt_device_plan *plan, const dt_summary *s, int
   const int32_t columns = first ? plan->config.columns_1 : plan->config.columns_2;
   const int32_t position = dt_divide(first ? plan->by_columns_1 : plan->by_columns_2, number);
   const dt_unit_place unit = dt_table_unit_at(plan, s, position);
-  const uint32_t in_unit = (uint32_t)(number - unit.first * columns);
-  const int32_t column = (int32_t)(in_unit / (uint32_t)unit.bands), b = (int32_t)in_unit - column * unit.bands;
+  const int32_t in_unit = number - unit.first * columns;
+  const int32_t column = dt_quotient(in_unit, unit.bands), b = in_unit - column * unit.bands;
   const int32_t before =
       first ? dt_table_l2_before(plan, s, &unit, number) : dt_table_l1_before(plan, s, &unit, number);
   dt_task *tasks = &plan->arrays.tasks[s->totals->sizes.dispatch_tasks + plan->config.shared_blocks];
   dt_task_set(&tasks[number + before], first ? DT_PHASE_L1 : DT_PHASE_L2, dt_table_band(plan, s, &unit, b), column);
 }
 
-/* Phase 8, the last. */
+/* Phase 10, the last. */
 DT_PHASE void dt_table_tasks(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
   if (!s->totals->fits || !dt_has_tiles(&plan->config)) return;
   const int32_t bands = s->totals->sizes.band_count, all_1 = bands * plan->config.columns_1;
@@ -234,15 +240,15 @@ DT_PHASE void dt_table_tasks(const dt_device_plan *plan, const dt_summary *s, co
   }
 }
 
-/* The phases in order, with a barrier of the block between each two. The counts must be there before the second. */
-#define DT_PLAN_PHASES(PHASE)                                                                                          \
+/* The phases in order, with a barrier of the block between each two; the counts must be there before the second. With
+ * groups dt_table_units and dt_table_list come before dt_table_fill; without them dt_table_tasks needs no barrier
+ * before it. */
+#define DT_SUMMARY_PHASES(PHASE)                                                                                       \
   PHASE(dt_summary_begin)                                                                                              \
-  PHASE(dt_summary_sources)                                                                                            \
+  PHASE(dt_summary_load)                                                                                               \
   PHASE(dt_summary_measure)                                                                                            \
-  PHASE(dt_summary_place)                                                                                              \
+  PHASE(dt_summary_entries)                                                                                            \
   PHASE(dt_summary_lists)                                                                                              \
-  PHASE(dt_summary_runs)                                                                                               \
-  PHASE(dt_table_fill)                                                                                                 \
-  PHASE(dt_table_tasks)
+  PHASE(dt_summary_runs)
 
 #endif

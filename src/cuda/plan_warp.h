@@ -15,10 +15,13 @@ enum { DT_WARP = 32, DT_SCAN_EACH = 8 };
 #define DT_PHASE __host__ __device__ static __forceinline__
 #define DT_UNROLL _Pragma("unroll")
 #define DT_ROLLED _Pragma("unroll 1")
+#define DT_UNROLL_BY(n) DT_PRAGMA(unroll n)
+#define DT_PRAGMA(text) _Pragma(#text)
 #else
 #define DT_PHASE static inline
 #define DT_UNROLL
 #define DT_ROLLED
+#define DT_UNROLL_BY(n)
 #endif
 
 #ifdef __CUDA_ARCH__
@@ -34,7 +37,7 @@ typedef struct dt_team {
 } dt_team;
 
 /* Items [0, count) over the threads of a block, from the first thread on, or from the last (so that first warps which
- * have a scan to do are not also the ones with items); and over the threads of all blocks. */
+ * have a scan to do are not also the ones with items); and over the first or the last warps of all blocks. */
 #define DT_FOR_ITEMS(i, team, count)                                                                                   \
   DT_FOR_LANES(lane)                                                                                                   \
   DT_ROLLED for (int32_t i = (team)->warp * DT_WARP + lane; i < (count); i += (team)->warps * DT_WARP)
@@ -44,11 +47,11 @@ typedef struct dt_team {
                  i += (team)->warps * DT_WARP)
 #define DT_FOR_ALL_ITEMS(i, team, count)                                                                               \
   DT_FOR_LANES(lane)                                                                                                   \
-  DT_ROLLED for (int32_t i = ((team)->block * (team)->warps + (team)->warp) * DT_WARP + lane; i < (count);             \
+  DT_ROLLED for (int32_t i = ((team)->warp * (team)->blocks + (team)->block) * DT_WARP + lane; i < (count);            \
                  i += (team)->blocks * (team)->warps * DT_WARP)
 #define DT_FOR_ALL_ITEMS_BACKWARD(i, team, count)                                                                      \
   DT_FOR_LANES(lane)                                                                                                   \
-  DT_ROLLED for (int32_t i = (((team)->blocks - (team)->block) * (team)->warps - (team)->warp) * DT_WARP - 1 - lane;   \
+  DT_ROLLED for (int32_t i = (((team)->warps - 1 - (team)->warp) * (team)->blocks + (team)->block) * DT_WARP + lane;   \
                  i < (count); i += (team)->blocks * (team)->warps * DT_WARP)
 
 DT_PHASE void dt_warp_sync(void) {
@@ -123,6 +126,78 @@ DT_PHASE int dt_warp_scan(int32_t *to, const int32_t *from, int32_t count, int e
   return wrong;
 }
 
+/* The same of three lists in place, `stride` words apart, 32 entries at a time: the lists' memory is whole steps long,
+ * and one entry more. */
+DT_PHASE int dt_warp_scan_three(int32_t *lists, int32_t stride, int32_t count) {
+  int wrong = 0;
+#ifdef __CUDA_ARCH__
+  const int32_t lane = (int32_t)(threadIdx.x % DT_WARP);
+  int32_t before[3] = {0, 0, 0};
+  DT_ROLLED
+  for (int32_t base = 0; base < count; base += DT_WARP) {
+    int32_t *list = lists + base + lane, value[3], until[3];
+    DT_UNROLL
+    for (int i = 0; i < 3; i++) value[i] = until[i] = base + lane < count ? list[i * stride] : 0;
+    DT_ROLLED
+    for (int step = 1; step < DT_WARP; step *= 2) {
+      DT_UNROLL
+      for (int i = 0; i < 3; i++) {
+        const int32_t other = __shfl_up_sync(0xffffffffu, until[i], (unsigned)step);
+        if (lane >= step) until[i] += other;
+      }
+    }
+    DT_UNROLL
+    for (int i = 0; i < 3; i++) {
+      until[i] += before[i];
+      list[i * stride] = until[i] - value[i];
+      if (base + DT_WARP == count && lane == DT_WARP - 1) list[i * stride + 1] = until[i];
+      wrong |= value[i] | until[i];
+      before[i] = __shfl_sync(0xffffffffu, until[i], DT_WARP - 1);
+    }
+  }
+  wrong = __any_sync(0xffffffffu, wrong < 0);
+#else
+  for (int i = 0; i < 3; i++) wrong |= dt_warp_scan(lists + i * stride, lists + i * stride, count, 1);
+#endif
+  return wrong;
+}
+
+/* The same of one list, DT_SCAN_EACH entries a lane at a time. */
+DT_PHASE int dt_warp_scan_long(int32_t *to, const int32_t *from, int32_t count) {
+#ifdef __CUDA_ARCH__
+  const int32_t lane = (int32_t)(threadIdx.x % DT_WARP);
+  int32_t before = 0;
+  int wrong = 0;
+  DT_ROLLED
+  for (int32_t base = 0; base < count; base += DT_SCAN_EACH * DT_WARP) {
+    const int32_t at = base + lane * DT_SCAN_EACH;
+    int32_t value[DT_SCAN_EACH], sum = 0;
+    DT_UNROLL
+    for (int i = 0; i < DT_SCAN_EACH; i++) value[i] = at + i < count ? from[at + i] : 0;
+    DT_UNROLL
+    for (int i = 0; i < DT_SCAN_EACH; i++) sum += value[i];
+    int32_t until = sum;
+    DT_ROLLED
+    for (int step = 1; step < DT_WARP; step *= 2) {
+      const int32_t other = __shfl_up_sync(0xffffffffu, until, (unsigned)step);
+      if (lane >= step) until += other;
+    }
+    int32_t next = before + until - sum;
+    before += __shfl_sync(0xffffffffu, until, DT_WARP - 1);
+    DT_UNROLL
+    for (int i = 0; i < DT_SCAN_EACH; i++) {
+      to[at + i] = next;
+      next += value[i];
+      wrong |= value[i] | next;
+    }
+    if (at + DT_SCAN_EACH == count) to[count] = next;
+  }
+  return __any_sync(0xffffffffu, wrong < 0);
+#else
+  return dt_warp_scan(to, from, count, 1);
+#endif
+}
+
 /* The largest of the values before, in place, by one warp; INT32_MIN at first. */
 DT_PHASE void dt_warp_peaks(int32_t *values, int32_t count) {
   int32_t peak = INT32_MIN;
@@ -149,6 +224,15 @@ DT_PHASE void dt_warp_peaks(int32_t *values, int32_t count) {
 #endif
 }
 
+/* The largest power of two below a count; 0: there is none. */
+DT_PHASE int32_t dt_power_below(int32_t count) {
+#ifdef __CUDA_ARCH__
+  return count < 2 ? 0 : 1 << (31 - __clz(count - 1));
+#else
+  return count < 2 ? 0 : 1 << (31 - __builtin_clz((unsigned)count - 1));
+#endif
+}
+
 /* Last index in [0, count) whose value is at most `limit`, or 0. values ascend. */
 DT_PHASE int32_t dt_last_at_most(const int32_t *values, int32_t count, int32_t limit) {
   int32_t low = 0, high = count;
@@ -164,22 +248,51 @@ DT_PHASE int32_t dt_last_at_most(const int32_t *values, int32_t count, int32_t l
   return low;
 }
 
-/* Division of numbers below 2^31 by a constant of the configuration, as a multiplication. */
+/* The same with steps that do not depend on values, so that only a load and a comparison follow one another. */
+DT_PHASE int32_t dt_last_by_steps(const int32_t *values, int32_t count, int32_t limit) {
+  int32_t low = 0;
+  DT_ROLLED
+  for (int32_t step = dt_power_below(count); step > 0; step /= 2) {
+    if (low + step < count && values[low + step] <= limit) low += step;
+  }
+  return low;
+}
+
+/* Division of numbers below 2^31 by a constant of the configuration, as the upper half of a product and a shift. */
 typedef struct dt_divider {
   uint32_t multiplier, shift;
 } dt_divider;
 
 /* 1 <= divisor < 2^31. With 2^(s-1) < d <= 2^s and m = floor(2^(31+s)/d) + 1, m*d exceeds 2^(31+s) by at most 2^s, so
- * n*m / 2^(31+s) exceeds n/d by less than 1/d for n < 2^31: the floor is the same. */
+ * n*m / 2^(31+s) exceeds n/d by less than 1/d for n < 2^31: the floor is the same. 2n has 32 bits, so that 32 of the
+ * 31+s+1 bits to drop are the lower half. */
 static inline dt_divider dt_divider_of(int32_t divisor) {
-  dt_divider result = {0, 31};
-  while (((uint64_t)1 << (result.shift - 31)) < (uint64_t)divisor) result.shift++;
-  result.multiplier = (uint32_t)(((uint64_t)1 << result.shift) / (uint64_t)divisor + 1);
+  dt_divider result = {0, 0};
+  while (((uint64_t)1 << result.shift) < (uint64_t)divisor) result.shift++;
+  result.multiplier = (uint32_t)(((uint64_t)1 << (31 + result.shift)) / (uint64_t)divisor + 1);
   return result;
 }
 
 DT_PHASE int32_t dt_divide(dt_divider by, int32_t value) {
-  return (int32_t)(((uint64_t)(uint32_t)value * by.multiplier) >> by.shift);
+#ifdef __CUDA_ARCH__
+  return (int32_t)(__umulhi(2u * (uint32_t)value, by.multiplier) >> by.shift);
+#else
+  return (int32_t)((uint32_t)((uint64_t)(2u * (uint32_t)value) * by.multiplier >> 32) >> by.shift);
+#endif
+}
+
+/* Of numbers from 0 to 2^31 - 1 by any of 1 to 2^31 - 1: a guess in floating point, then corrected. */
+DT_PHASE int32_t dt_quotient(int32_t value, int32_t by) {
+#ifdef __CUDA_ARCH__
+  int32_t quotient = (int32_t)__fdividef((float)value, (float)by), left = value - quotient * by;
+  DT_ROLLED
+  for (; left < 0; left += by) quotient--;
+  DT_ROLLED
+  for (; left >= by; left -= by) quotient++;
+  return quotient;
+#else
+  return value / by;
+#endif
 }
 
 DT_PHASE int32_t dt_min32(int32_t a, int32_t b) {
