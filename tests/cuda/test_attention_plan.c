@@ -1,0 +1,115 @@
+/* The attention kernel's schedule, without a GPU: pieces of cut tiles cover every KV block once, within what the
+ * kernel's arrays, counters and scratch memory hold. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/random.h"
+#include "cuda/attention.h"
+
+enum { TILE_PIECES_MAX = 8 }; /* a word of 32 bits counts a tile's pieces in 8 and has a bit for each */
+
+static dt_cuda_attention problem(dt_random *random, int32_t head_dim, int32_t heads) {
+  dt_cuda_attention a;
+  memset(&a, 0, sizeof a);
+  a.dtype = DT_DTYPE_BF16;
+  a.head_dim = head_dim;
+  a.heads = a.kv_heads = heads;
+  a.tokens = 1 + (int64_t)dt_random_below(random, dt_random_below(random, 2) ? 3000 : 30000);
+  a.kv_tokens = dt_random_below(random, 3) ? a.tokens : 1 + (int64_t)dt_random_below(random, 20000);
+  a.owners_count = 1 + (int32_t)dt_random_below(random, 4);
+  for (int32_t i = 0; i < a.owners_count; i++) {
+    dt_cuda_attention_owner *owner = &a.owners[i];
+    owner->first = a.tokens * i / a.owners_count;
+    owner->rows = a.tokens * (i + 1) / a.owners_count - owner->first;
+    owner->row_stride = (int64_t)heads * head_dim;
+    owner->remote = i % 2;
+  }
+  return a;
+}
+
+static void check_pieces(const dt_attention_kernel *kernel, int32_t blocks, int32_t groups, int32_t ctas) {
+  const size_t tiles = (size_t)kernel->cut_tiles;
+  uint8_t *covered = calloc(tiles, (size_t)blocks);
+  uint8_t *pieces = calloc(tiles, 1);
+  uint8_t slabs[DT_ATTENTION_PIECES * DT_ATTENTION_CTAS_MAX] = {0};
+  assert_true(covered != NULL && pieces != NULL);
+  for (int32_t c = 0; c < DT_ATTENTION_CTAS_MAX; c++)
+    for (int32_t n = 0; n < DT_ATTENTION_PIECES; n++) {
+      const dt_attention_piece *p = &kernel->pieces[c][n];
+      if (p->blocks == 0) continue;
+      assert_in_range(c, 0, ctas - 1);
+      assert_in_range(p->tile, 0, kernel->cut_tiles - 1);
+      assert_true(p->block_first + p->blocks <= blocks);
+      for (int32_t b = 0; b < p->blocks; b++) covered[p->tile * blocks + p->block_first + b]++;
+      assert_true(p->piece < p->pieces && p->pieces <= TILE_PIECES_MAX);
+      assert_true(p->scratch + p->piece < DT_ATTENTION_PIECES * DT_ATTENTION_CTAS_MAX);
+      assert_int_equal(slabs[p->scratch + p->piece]++, 0);
+      assert_true((p->merge + 1) * groups <= 3 * DT_ATTENTION_CTAS_MAX);
+      pieces[p->tile]++;
+    }
+  for (size_t i = 0; i < tiles * (size_t)blocks; i++) assert_int_equal(covered[i], 1);
+  for (int32_t c = 0; c < DT_ATTENTION_CTAS_MAX; c++)
+    for (int32_t n = 0; n < DT_ATTENTION_PIECES; n++)
+      if (kernel->pieces[c][n].blocks > 0)
+        assert_int_equal(kernel->pieces[c][n].pieces, pieces[kernel->pieces[c][n].tile]);
+  free(covered);
+  free(pieces);
+}
+
+static void test_pieces(void **state) {
+  (void)state;
+  static const int32_t ctas[] = {1, 2, 7, 66, 100, 130, 132, 192};
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  assert_non_null(kernel);
+  dt_random random = {5};
+  int cut = 0;
+  for (int32_t head_dim = 64; head_dim <= 256; head_dim *= 2)
+    for (int32_t heads = 1; heads <= 40; heads++)
+      for (size_t i = 0; i < sizeof ctas / sizeof ctas[0]; i++) {
+        const dt_cuda_attention a = problem(&random, head_dim, heads);
+        const dt_attention_shape shape = dt_attention_shape_of(&a);
+        dt_attention_plan(&a, &shape, -1, ctas[i], kernel);
+        if (kernel->cut_tiles == 0) continue;
+        cut++;
+        assert_true(kernel->cut_tiles < ctas[i]);
+        check_pieces(kernel, (int32_t)((a.kv_tokens + shape.block - 1) / shape.block), shape.groups, ctas[i]);
+      }
+  assert_true(cut > 100);
+  free(kernel);
+}
+
+/* A round that wastes much is cut, one that wastes nothing is not, nor is anything if the caller says so. */
+static void test_when(void **state) {
+  (void)state;
+  static const struct {
+    int64_t tokens;
+    int32_t heads, cut, tiles;
+  } cases[] = {{4608, 12, -1, 24}, {4608, 12, 0, 0}, {16896, 24, -1, 0}, {4608, 24, -1, 48}};
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  assert_non_null(kernel);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    dt_cuda_attention a;
+    memset(&a, 0, sizeof a);
+    a.dtype = DT_DTYPE_BF16;
+    a.tokens = a.kv_tokens = cases[i].tokens;
+    a.heads = a.kv_heads = cases[i].heads;
+    a.head_dim = 128;
+    a.owners_count = 1;
+    a.owners[0].rows = a.tokens;
+    const dt_attention_shape shape = dt_attention_shape_of(&a);
+    dt_attention_plan(&a, &shape, cases[i].cut, 132, kernel);
+    assert_int_equal(kernel->cut_tiles, cases[i].tiles);
+  }
+  free(kernel);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_when)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
