@@ -120,7 +120,8 @@ DEVICE = {}
 
 
 def smi_start(fields):
-    return subprocess.Popen(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], stdout=subprocess.PIPE, text=True)
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def smi(fields):
@@ -200,8 +201,8 @@ def summarize(records, mine):
 
 
 def save(arguments, records):
-    result = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv), "commit": arguments.commit, **DEVICE,
-              "repeats": arguments.repeats,
+    command = " ".join(os.path.basename(a) for a in sys.argv)
+    result = {"schema": 1, "command": command, "commit": arguments.commit, **DEVICE, "repeats": arguments.repeats,
               "summary": summarize(records, "draintile_" + arguments.variants.split(":")[0]), "shapes": records}
     with open(arguments.json, "w") as file:
         json.dump(result, file, indent=1)
