@@ -23,7 +23,8 @@ DT_DEVICE const uint8_t *dt_await_source(const dt_tile_layer &layer, const uint3
   return from + (int64_t)(at < staged ? at : at - staged) * layer.gemm.row_bytes;
 }
 
-/* Copies a piece's rows, at most 32, and counts them. Whole warp; Ahead: loads of 512 bytes under way. False: gave up. */
+/* Copies a piece's rows, at most 32, and counts them. Whole warp; Ahead: loads of 512 bytes under way. False: gave up.
+ */
 template <int Ahead> DT_DEVICE bool dt_expand_piece(const dt_tile_layer &layer, const dt_layer_piece &piece) {
   const int32_t lane = (int32_t)(threadIdx.x % 32), words = (int32_t)(layer.gemm.row_bytes / 16);
   const uint8_t *mine = layer.state->input.hidden;

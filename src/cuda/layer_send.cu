@@ -89,7 +89,8 @@ DT_DEVICE void dt_send_share(const dt_tile_layer &layer, int32_t block, int32_t 
   const int32_t warps = blocks * DT_SEND_WARPS, tokens = (int32_t)layer.state->input.tokens;
   const int32_t each = min(max(tokens / warps, 1), (int32_t)DT_SEND_TOKENS);
   uint32_t sent = 0;
-  for (int32_t first = (block * DT_SEND_WARPS + (int32_t)threadIdx.x / 32) * each; first < tokens; first += warps * each)
+  int32_t first = (block * DT_SEND_WARPS + (int32_t)threadIdx.x / 32) * each;
+  for (; first < tokens; first += warps * each)
     sent += dt_send_tokens(layer, first, min(first + each, tokens));
   if (threadIdx.x % 32 == 0 && sent != 0)
     atomicAdd((unsigned long long *)&layer.state->dispatch_rows, (unsigned long long)sent);
@@ -117,7 +118,8 @@ __global__ void __cluster_dims__(DT_TILE_CLUSTER, 1, 1) __launch_bounds__(DT_SEN
   if (threadIdx.x == 0) dt_tell_planned(layer);
   if (dt_layer_failed(layer)) return;
   dt_list_own(layer);
-  if (layer.ranks > 1 && blockIdx.x % 2 == 0) dt_send_share(layer, (int32_t)blockIdx.x / 2, ((int32_t)gridDim.x + 1) / 2);
+  if (layer.ranks > 1 && blockIdx.x % 2 == 0)
+    dt_send_share(layer, (int32_t)blockIdx.x / 2, ((int32_t)gridDim.x + 1) / 2);
   dt_expand_head(layer);
 }
 

@@ -86,7 +86,8 @@ DT_DEVICE void dt_write_table(const dt_moe_plan &p, const dt_moe_scratch &s, int
     for (int32_t i = thread; i < words; i += threads) next_sources[i] = make_uint4(0, 0, 0, 0);
     for (int32_t i = thread; i < g; i += threads) p.source_base[i] = dt_moe_source_base(&p, &s, i);
   }
-  for (int32_t i = thread; i < s.piece[DT_MOE_DEDUPS(&p) ? p.experts : g]; i += threads) p.pieces[i] = dt_moe_piece(&p, &s, i);
+  for (int32_t i = thread; i < s.piece[DT_MOE_DEDUPS(&p) ? p.experts : g]; i += threads)
+    p.pieces[i] = dt_moe_piece(&p, &s, i);
   for (int32_t i = thread; i < s.put[g]; i += threads) p.puts[i] = dt_moe_put(&p, &s, i);
   for (int32_t i = thread; i < s.owner_row[g]; i += threads) p.row_target[i] = dt_moe_row_target(&p, &s, i);
 }
