@@ -321,7 +321,7 @@ static void write_samples(FILE *out, const double *samples) {
 }
 
 typedef struct worst {
-  double replay_s, chain_s;
+  double replay_s, chain_s, uniform_s; /* uniform_s: replays of uniform routing; hot experts may all be this rank's */
 } worst;
 
 /* Until the clocks have risen. */
@@ -382,6 +382,7 @@ static int time_config(FILE *out, const dt_plan_config *config, int hot, int fir
   write_samples(out, samples);
   fprintf(out, "}");
   if (replay > w->replay_s) w->replay_s = replay;
+  if (!hot && replay > w->uniform_s) w->uniform_s = replay;
   if (chain > w->chain_s) w->chain_s = chain;
   for (int i = 0; i < INPUTS; i++) {
     cuda(cudaGraphExecDestroy(graphs[i]), "cudaGraphExecDestroy");
@@ -458,7 +459,7 @@ int main(int argc, char **argv) {
   fflush(stdout);
   warm_up();
   if (with_sweep) sweep();
-  worst w = {0, 0};
+  worst w = {0, 0, 0};
   int first = 1;
   printf("layout   order        schedule   routing    replay    count     plan  chained     live   of limit (us)\n");
   fprintf(out, " \"runs\": [");
@@ -472,8 +473,9 @@ int main(int argc, char **argv) {
   }
   fprintf(out,
           "],\n \"summary\": {\"plans_checked\": %d, \"plans_different\": %d, \"replay_max_s\": %.4g, "
-          "\"chain_max_s\": %.4g, \"limit_s\": %.4g, \"over_limit\": %.3f}}\n",
-          plans, failed, w.replay_s, w.chain_s, LIMIT_S, w.replay_s / LIMIT_S);
+          "\"replay_max_uniform_s\": %.4g, \"chain_max_s\": %.4g, \"limit_s\": %.4g, \"over_limit\": %.3f, "
+          "\"over_limit_uniform\": %.3f}}\n",
+          plans, failed, w.replay_s, w.uniform_s, w.chain_s, LIMIT_S, w.replay_s / LIMIT_S, w.uniform_s / LIMIT_S);
   if (fclose(out) != 0) return 3;
   printf("slowest: replay %.2f us, chained %.2f us; limit %.0f us\n", w.replay_s * 1e6, w.chain_s * 1e6, LIMIT_S * 1e6);
   return failed ? 1 : 0;
