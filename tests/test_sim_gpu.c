@@ -1,4 +1,5 @@
-/* A layer on GPUs priced by the committed platform file of 2 x H200, against task orders measured on two H200. */
+/* The price of a layer on GPUs, by the committed platform file of 2 x H200: against layers measured on two H200, and
+ * against a prototype's task orders that nothing was fitted to. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,9 +11,10 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include <draintile/moe_bench.h>
 #include <draintile/simulate.h>
 
-enum { SMS = 132, RANKS = 2, EXPERTS_MAX = 64 };
+enum { SMS = 132, RANKS = 2, EXPERTS_MAX = 512, COLUMNS = 6, SEED = 1 };
 static dt_platform *platform;
 
 static int load_platform(void **state) {
@@ -32,54 +34,143 @@ static double number(const json_t *object, const char *key) {
   return json_number_value(value);
 }
 
+static const char *text(const json_t *object, const char *key) {
+  const char *value = json_string_value(json_object_get(object, key));
+  assert_non_null(value);
+  return value;
+}
+
 typedef struct layer {
-  int64_t hidden, intermediate, tokens[RANKS];
-  int32_t counts[RANKS * RANKS * EXPERTS_MAX];
-  dt_sim_costs costs;
-  dt_sim_config config;
+  dt_layer_model model;
+  dt_layer_costs costs;
+  int32_t counts[RANKS * EXPERTS_MAX];
+  int64_t tokens[RANKS];
 } layer;
 
-/* remote: share of every expert's rows that the other rank owns. */
-static void make_layer(const json_t *row, double remote, layer *l) {
-  int32_t experts = (int32_t)number(row, "experts"), rows = (int32_t)number(row, "rows_per_expert");
+static void start_layer(int64_t hidden, int64_t intermediate, int32_t experts, int32_t top_k, layer *l) {
   assert_true(experts <= EXPERTS_MAX);
   memset(l, 0, sizeof *l);
-  l->hidden = (int64_t)number(row, "hidden"), l->intermediate = (int64_t)number(row, "intermediate");
+  dt_layer_model_init(&l->model);
+  l->model.ranks = RANKS, l->model.experts_per_rank = experts / RANKS, l->model.top_k = top_k;
+  l->model.hidden = hidden, l->model.intermediate = intermediate, l->model.sms = SMS;
+  l->model.counts = l->counts, l->model.tokens = l->tokens;
+  assert_int_equal(dt_layer_costs_from_platform(platform, hidden, intermediate, SMS, &l->costs), DT_OK);
+}
+
+/* A model's layer as it was when tests/data/h200x2-layers.json was measured. */
+static void published_layer(const char *name, const char *router, int64_t tokens, layer *l) {
+  static const char *const routers[] = {"balanced", "skewed", "crossed"};
+  const dt_moe_shape *shape = NULL;
+  int which = 0;
+  for (int32_t i = 0; i < DT_MOE_SHAPES; i++)
+    if (strcmp(dt_moe_shape_at(i)->name, name) == 0) shape = dt_moe_shape_at(i);
+  while (which < 3 && strcmp(routers[which], router) != 0) which++;
+  assert_non_null(shape);
+  assert_true(which < 3);
+  start_layer(shape->hidden, shape->intermediate, shape->experts, shape->top_k, l);
+  l->model.short_bands_alone = 1;
+  l->costs.activation_s = 3.2e-6;
+  const size_t each = (size_t)tokens * (size_t)shape->top_k;
+  int32_t *ids = malloc(RANKS * each * sizeof *ids);
+  float *weights = malloc(RANKS * each * sizeof *weights);
+  assert_true(ids && weights);
+  assert_int_equal(dt_moe_route((dt_moe_router)which, SEED, RANKS, shape->experts, shape->top_k, tokens, ids, weights),
+                   DT_OK);
+  for (size_t i = 0; i < RANKS * each; i++) l->counts[i / each * (size_t)shape->experts + (size_t)ids[i]]++;
+  for (int r = 0; r < RANKS; r++) l->tokens[r] = tokens;
+  free(ids), free(weights);
+}
+
+static const dt_layer_order orders[COLUMNS - 1] = {{.schedule = DT_SCHEDULE_SERIAL},
+                                                   {.schedule = DT_SCHEDULE_DIRECT},
+                                                   {.schedule = DT_SCHEDULE_WAVE},
+                                                   {.schedule = DT_SCHEDULE_INTERLEAVE},
+                                                   {.schedule = DT_SCHEDULE_ALTERNATE}};
+
+typedef struct tally {
+  int rows, gains, gains_off, times, times_off, regrets;
+} tally;
+
+static void judge(const char *label, const double *us, layer *l, tally *t) {
+  dt_layer_answer answers[COLUMNS - 1];
+  dt_layer_choice choice;
+  double compute, best = us[1], chosen = 0;
+  assert_int_equal(dt_layer_price(&l->model, &l->costs, orders, COLUMNS - 1, answers), DT_OK);
+  assert_int_equal(dt_layer_price_alone(&l->model, &l->costs, &compute), DT_OK);
+  assert_int_equal(dt_layer_choose(&l->model, &l->costs, NULL, &choice), DT_OK);
+  printf("%-28s compute %.3f |", label, 1e6 * compute / us[0]);
+  for (int i = 0; i < COLUMNS - 1; i++) {
+    const double ratio = 1e6 * answers[i].total_s / us[i + 1];
+    printf(" %.3f", ratio);
+    t->times++;
+    t->times_off += fabs(ratio - 1) > 0.12;
+    best = fmin(best, us[i + 1]);
+    if (orders[i].schedule == choice.best.schedule) chosen = us[i + 1];
+  }
+  for (int i = 3; i < COLUMNS - 1; i++) {
+    const double gain = answers[2].total_s / answers[i].total_s * us[i + 1] / us[3] - 1;
+    printf(" %+5.1f %%", 100 * gain);
+    t->gains++;
+    t->gains_off += fabs(gain) > 0.05;
+  }
+  printf(" | auto +%.1f %%\n", 100 * (chosen / best - 1));
+  t->regrets += chosen > 1.03 * best;
+  t->rows++;
+}
+
+/* Of each model a row of every router and number of tokens, in turn; scripts/moe_prices.sh has all 84. */
+static void test_measured_layers(void **state) {
+  (void)state;
+  json_t *root = json_load_file(DT_TEST_DATA "/h200x2-layers.json", 0, NULL), *row;
+  assert_non_null(root);
+  tally t = {0};
+  size_t i;
+  json_array_foreach(json_object_get(root, "rows"), i, row) {
+    const size_t place = i % 12, router = place / 4, tokens = place % 4;
+    if (tokens == 3 || router != tokens % 3) continue; /* 8,192 tokens take longest */
+    layer l;
+    double us[COLUMNS];
+    char label[64];
+    for (size_t c = 0; c < COLUMNS; c++) us[c] = json_number_value(json_array_get(json_object_get(row, "us"), c));
+    snprintf(label, sizeof label, "%s %s %.0f", text(row, "model"), text(row, "router"), number(row, "tokens"));
+    published_layer(text(row, "model"), text(row, "router"), (int64_t)number(row, "tokens"), &l);
+    judge(label, us, &l, &t);
+  }
+  printf("%d rows: %d of %d gains beyond 5 %%, %d of %d times beyond 12 %%, %d choices beyond 3 %%\n", t.rows,
+         t.gains_off, t.gains, t.times_off, t.times, t.regrets);
+  assert_int_equal(t.rows, 21);
+  assert_true(t.gains_off <= 4 && t.times_off <= 6 && t.regrets <= 1);
+  json_decref(root);
+}
+
+/* remote: share of every expert's rows that the other rank owns. */
+static double prototype(const json_t *row, const json_t *order, double remote) {
+  const int32_t experts = (int32_t)number(row, "experts"), rows = (int32_t)number(row, "rows_per_expert");
+  layer l;
+  start_layer((int64_t)number(row, "hidden"), (int64_t)number(row, "intermediate"), RANKS * experts, 8, &l);
   for (int32_t s = 0; s < RANKS; s++)
     for (int32_t g = 0; g < RANKS * experts; g++) {
-      int32_t away = (int32_t)lrint(rows * remote);
-      l->counts[s * RANKS * experts + g] = g / experts == s ? rows - away : away;
+      const int32_t away = (int32_t)lrint(rows * remote);
+      l.counts[s * RANKS * experts + g] = g / experts == s ? rows - away : away;
     }
-  dt_sim_costs_init(&l->costs);
-  assert_int_equal(dt_sim_costs_gpu(platform, l->hidden, l->intermediate, SMS, 8, &l->costs), DT_OK);
-  dt_sim_config_init(&l->config);
-  l->config.plan.ranks = RANKS, l->config.plan.experts_per_rank = experts, l->config.plan.tile_m = 128;
-  l->config.plan.columns_1 = (int32_t)(l->intermediate + 127) / 128;
-  l->config.plan.columns_2 = (int32_t)(l->hidden + 255) / 256;
-  l->config.plan.raster_bands = 8, l->config.plan.dispatch = 0;
-  l->config.workers = SMS, l->config.consumers = 0;
-  l->config.row_in_bytes = l->config.row_out_bytes = 2 * l->hidden;
-  l->config.tokens = l->tokens;
+  l.model.rows_in_place = 1;
+  l.costs.activation_s = 0;      /* it cost nothing there, */
+  l.costs.sustained_ratio = 1.0; /* and launches had pauses between them */
+  const double waves = number(order, "waves"), lead = number(order, "lead");
+  dt_layer_order o = {.raster_bands = 8,
+                      .group_tasks = waves > 0 ? (int32_t)(waves * SMS / 2) : 1,
+                      .lead = (int32_t)(lead < 0 ? number(row, "units_lead") : lead),
+                      .wave_experts = (int32_t)number(order, "wave_experts")};
+  assert_int_equal(dt_schedule_parse(text(order, "schedule"), &o.schedule), DT_OK);
+  dt_layer_answer answer;
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &o, 1, &answer), DT_OK);
+  assert_true(answer.reduce_s == 0 && answer.plan_s == 0);
+  return answer.total_s;
 }
 
-static double predict(const json_t *row, const json_t *order, double remote) {
-  layer l;
-  make_layer(row, remote, &l);
-  dt_plan_config *plan = &l.config.plan;
-  assert_int_equal(dt_schedule_parse(json_string_value(json_object_get(order, "schedule")), &plan->schedule), DT_OK);
-  plan->order = dt_schedule_default_order(plan->schedule);
-  double waves = number(order, "waves"), lead = number(order, "lead");
-  plan->group_tasks = waves > 0 ? (int32_t)(waves * SMS) : 1;
-  plan->lead = (int32_t)(lead < 0 ? number(row, "units_lead") : lead);
-  plan->wave_experts = (int32_t)number(order, "wave_experts");
-  dt_sim_result result = {.rank_total_s = NULL};
-  assert_int_equal(dt_simulate(&l.config, &l.costs, l.counts, &result, NULL), DT_OK);
-  return result.total_s;
-}
-
-/* Layers of many bands an expert: all within 10 %, most within 5 %. With one band an expert: serial and groups within
- * 12 %; waves of experts that do not fill the device come out up to 26 % too fast there. */
-static void test_measured_orders(void **state) {
+/* Another engine, other figures than these prices were made with: most orders within 8 %; groups of one wave and waves
+ * that do not fill the device come out up to 23 % too slow, since the prototype told of act within the next tile. */
+static void test_prototype_orders(void **state) {
   (void)state;
   json_t *root = json_load_file(DT_TEST_DATA "/h200-layer-orders.json", 0, NULL), *row, *order;
   assert_non_null(root);
@@ -87,61 +178,124 @@ static void test_measured_orders(void **state) {
   json_array_foreach(json_object_get(root, "layers"), i, row) {
     json_array_foreach(json_object_get(root, "orders"), o, order) {
       for (size_t r = 0; r < 3; r++) {
-        double measured = 1e-6 * json_number_value(json_array_get(json_array_get(json_object_get(row, "us"), o), r));
-        if (measured == 0.0) continue;
-        double error = predict(row, order, 0.5 * (double)r) / measured - 1.0;
-        printf("%-17s %-20s %3.0f %% remote %7.0f us measured, error %+5.1f %%\n",
-               json_string_value(json_object_get(row, "name")), json_string_value(json_object_get(order, "name")),
-               50.0 * (double)r, 1e6 * measured, 100.0 * error);
-        if (number(row, "rows_per_expert") > 128) {
-          cells++;
-          near += fabs(error) <= 0.05;
-          far += fabs(error) > 0.10;
-        } else if (o == 0 || o >= 3) {
-          assert_true(fabs(error) < 0.12);
-        }
+        const double us = json_number_value(json_array_get(json_array_get(json_object_get(row, "us"), o), r));
+        if (us == 0.0) continue;
+        const double error = 1e6 * prototype(row, order, 0.5 * (double)r) / us - 1.0;
+        printf("%-17s %-20s %3.0f %% remote %7.0f us measured, error %+5.1f %%\n", text(row, "name"),
+               text(order, "name"), 50.0 * (double)r, us, 100.0 * error);
+        cells++;
+        near += fabs(error) <= 0.08;
+        far += fabs(error) > 0.23;
       }
     }
   }
-  printf("%zu of %zu within 5 %%, %zu beyond 10 %%\n", near, cells, far);
-  assert_int_equal(cells, 48);
+  printf("%zu of %zu within 8 %%, %zu beyond 23 %%\n", near, cells, far);
+  assert_int_equal(cells, 69);
   assert_true(near >= 42 && far == 0);
   json_decref(root);
 }
 
-/* One launch without mixing where nothing is to be hidden; interleaving where the link is the limit. */
-static void test_choice(void **state) {
+/* Rows that are sent once a token, not once a choice, leave the link to the others. */
+static void test_dedup(void **state) {
   (void)state;
-  json_t *root = json_load_file(DT_TEST_DATA "/h200-layer-orders.json", 0, NULL);
-  assert_non_null(root);
   layer l;
-  dt_sim_choice choice;
-  make_layer(json_array_get(json_object_get(root, "layers"), 0), 0.0, &l);
-  assert_int_equal(dt_schedule_choose(&l.config, &l.costs, l.counts, &choice), DT_OK);
-  assert_int_equal(choice.count, DT_SIM_CHOICES);
-  assert_int_equal(choice.best.schedule, DT_SCHEDULE_DIRECT); /* nothing to hide: mixing only costs */
-  make_layer(json_array_get(json_object_get(root, "layers"), 0), 1.0, &l);
-  assert_int_equal(dt_schedule_choose(&l.config, &l.costs, l.counts, &choice), DT_OK);
-  assert_int_not_equal(choice.best.schedule, DT_SCHEDULE_DIRECT); /* link floor 726 us, L2 290 us */
-  assert_true(choice.best.total_s < 0.8 * choice.priced[0].total_s);
-  for (int32_t i = 0; i < choice.count; i++) assert_true(choice.best.total_s <= choice.priced[i].total_s);
-  json_decref(root);
+  dt_layer_answer each, once;
+  int64_t rows[RANKS * RANKS] = {0};
+  published_layer("qwen3-30b", "crossed", 2048, &l);
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &each), DT_OK);
+  rows[1] = rows[2] = 2048; /* of 16,384 choices */
+  l.model.dispatch_rows = rows;
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &once), DT_OK);
+  assert_true(once.total_s < 0.9 * each.total_s);
+  assert_true(fabs(each.plan_s + each.dispatch_s + each.tiles_s + each.combine_s + each.reduce_s - each.total_s) <
+              1e-12);
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &each), DT_OK);
+  assert_true(each.total_s == once.total_s); /* the same question, the same answer */
 }
 
-static void test_mixing(void **state) {
+/* No tokens anywhere, and one rank whose rows never leave. */
+static void test_edges(void **state) {
   (void)state;
-  json_t *root = json_load_file(DT_TEST_DATA "/h200-layer-orders.json", 0, NULL);
   layer l;
-  make_layer(json_array_get(json_object_get(root, "layers"), 1), 0.0, &l);
-  l.config.plan.schedule = DT_SCHEDULE_INTERLEAVE, l.config.plan.order = DT_ORDER_PACED;
-  l.config.plan.group_tasks = SMS, l.config.plan.lead = 1;
-  dt_sim_result mixed = {.rank_total_s = NULL}, free_of = mixed;
-  assert_int_equal(dt_simulate(&l.config, &l.costs, l.counts, &mixed, NULL), DT_OK);
-  double ratio = l.costs.mixing_ratio;
-  l.costs.mixing_ratio = 0.0;
-  assert_int_equal(dt_simulate(&l.config, &l.costs, l.counts, &free_of, NULL), DT_OK);
-  assert_true(mixed.total_s > 1.02 * free_of.total_s && mixed.total_s < (1.0 + ratio) * free_of.total_s);
-  json_decref(root);
+  dt_layer_answer empty, single;
+  start_layer(2048, 768, 16, 8, &l);
+  for (int i = 0; i < COLUMNS - 1; i++) {
+    assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[i], 1, &empty), DT_OK);
+    assert_true(empty.total_s > 0 && empty.total_s < 60e-6);
+  }
+  l.model.ranks = 1, l.model.experts_per_rank = 7, l.tokens[0] = 1000;
+  for (int e = 0; e < 7; e++) l.counts[e] = e * 381; /* from none to several bands, short ones among them */
+  for (int i = 0; i < COLUMNS - 1; i++)
+    for (int alone = 0; alone < 2; alone++) {
+      l.model.short_bands_alone = alone;
+      assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[i], 1, &single), DT_OK);
+      assert_true(single.total_s > empty.total_s);
+    }
+}
+
+/* auto: the least price but for differences that mean nothing, and none that promises less than direct. */
+static void test_choice(void **state) {
+  (void)state;
+  layer l;
+  dt_layer_choice choice;
+  published_layer("mixtral", "balanced", 1024, &l);
+  assert_int_equal(dt_layer_choose(&l.model, &l.costs, NULL, &choice), DT_OK);
+  for (int i = 0; i < DT_LAYER_CHOICES; i++) {
+    assert_true(choice.predicted_s <= 1.005 * choice.total_s[i]);
+    if (choice.orders[i].schedule == DT_SCHEDULE_DIRECT) assert_true(choice.predicted_s <= choice.total_s[i]);
+    if (choice.orders[i].schedule == DT_SCHEDULE_ALTERNATE) assert_true(choice.total_s[i] > 1.3 * choice.predicted_s);
+  }
+  published_layer("qwen3-30b", "crossed", 4096, &l); /* the link is the limit: groups */
+  assert_int_equal(dt_layer_choose(&l.model, &l.costs, NULL, &choice), DT_OK);
+  assert_true(choice.best.schedule == DT_SCHEDULE_INTERLEAVE || choice.best.schedule == DT_SCHEDULE_ALTERNATE);
+}
+
+#define REFUSED(code, name, change)                                                                                    \
+  do {                                                                                                                 \
+    published_layer("olmoe", "balanced", 128, &l);                                                                     \
+    o = orders[1];                                                                                                     \
+    change;                                                                                                            \
+    assert_int_equal(dt_layer_price(&l.model, &l.costs, &o, 1, &answer), code);                                        \
+    assert_non_null(strstr(dt_error_detail(), name));                                                                  \
+  } while (0)
+
+static void test_refused(void **state) {
+  (void)state;
+  dt_platform_device device = {.kind = "cuda", .name = "n", .driver = "d", .date = "2026-11-30", .count = 2};
+  dt_platform *p;
+  dt_layer_costs costs;
+  layer l;
+  dt_layer_order o;
+  dt_layer_answer answer;
+  assert_int_equal(dt_platform_create(&device, &p), DT_OK);
+  assert_int_equal(dt_layer_costs_from_platform(p, 2048, 768, SMS, &costs), DT_ERR_INPUT);
+  assert_non_null(strstr(dt_error_detail(), "tile_s"));
+  assert_int_equal(dt_layer_costs_from_platform(platform, 0, 768, SMS, &costs), DT_ERR_ARGUMENT);
+  dt_platform_destroy(p);
+  REFUSED(DT_ERR_ARGUMENT, "size", l.model.size = 0);
+  REFUSED(DT_ERR_ARGUMENT, "ranks", l.model.ranks = 0);
+  REFUSED(DT_ERR_ARGUMENT, "sms", l.model.sms = 1);
+  REFUSED(DT_ERR_ARGUMENT, "head", l.model.head = 1025);
+  REFUSED(DT_ERR_ARGUMENT, "counts[3]", l.counts[3] = -1);
+  REFUSED(DT_ERR_ARGUMENT, "tokens[1]", l.tokens[1] = -1);
+  REFUSED(DT_ERR_ARGUMENT, "cache_bytes", l.costs.cache_bytes = 0);
+  REFUSED(DT_ERR_ARGUMENT, "sim_layer_plan_s", l.costs.plan_s = NAN);
+  REFUSED(DT_ERR_UNSUPPORTED, "signal", o.schedule = DT_SCHEDULE_SIGNAL);
+  REFUSED(DT_ERR_ARGUMENT, "raster_bands", o.raster_bands = 3);
+}
+
+/* A constant of the platform replaces what the source has. */
+static void test_overridden(void **state) {
+  (void)state;
+  const dt_platform_constant given = {
+      .name = "sim_layer_cache_bytes", .interval = {1e6, 1e6, 1e6}, .n = 1, .method = "given"};
+  dt_platform *p;
+  dt_layer_costs costs;
+  assert_int_equal(dt_platform_load(DT_TEST_DATA "/../../bench/results/h200x2/platform.json", &p), DT_OK);
+  assert_int_equal(dt_platform_set_constant(p, &given), DT_OK);
+  assert_int_equal(dt_layer_costs_from_platform(p, 2048, 768, SMS, &costs), DT_OK);
+  assert_true(costs.cache_bytes == 1e6);
+  dt_platform_destroy(p);
 }
 
 /* Equations (16) to (20) by hand: 148 producers of 32 KiB, R 717 GB/s, T0 0.76 us, sigma 0.79 us: M* = 1024. */
@@ -180,23 +334,11 @@ static void test_piggyback(void **state) {
   dt_platform_destroy(p);
 }
 
-static void test_refused(void **state) {
-  (void)state;
-  dt_platform_device device = {.kind = "cuda", .name = "n", .driver = "d", .date = "2026-11-30", .count = 2};
-  dt_platform *p;
-  dt_sim_costs costs;
-  dt_sim_costs_init(&costs);
-  assert_int_equal(dt_platform_create(&device, &p), DT_OK);
-  assert_int_equal(dt_sim_costs_gpu(p, 2048, 768, SMS, 8, &costs), DT_ERR_INPUT);
-  assert_non_null(strstr(dt_error_detail(), "tile_s"));
-  assert_int_equal(dt_sim_costs_gpu(platform, 0, 768, SMS, 8, &costs), DT_ERR_ARGUMENT);
-  dt_platform_destroy(p);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_measured_orders), cmocka_unit_test(test_choice),  cmocka_unit_test(test_mixing),
-      cmocka_unit_test(test_piggyback),       cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_measured_layers), cmocka_unit_test(test_prototype_orders), cmocka_unit_test(test_dedup),
+      cmocka_unit_test(test_edges),           cmocka_unit_test(test_choice),           cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_overridden),      cmocka_unit_test(test_piggyback),
   };
   return cmocka_run_group_tests(tests, load_platform, free_platform);
 }

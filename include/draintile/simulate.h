@@ -49,15 +49,6 @@ typedef struct dt_sim_costs {
   double cores;                  /* processor cores shared by all ranks' threads; 0: one each */
   double dispatch_backlog_bytes; /* dispatch beside direct stores: its backlog and its pieces, DT_DISPATCH_LINK_SHARE*Q;
                                     0: no limit */
-  double mixing_ratio;           /* a tile takes 1 + mixing_ratio*4*q*(1-q) times as long, q the share of the rank's
-                                    workers that run the other phase: the L2-cache reuse that mixing loses on GPUs */
-  double memory_bytes_per_s;     /* of a rank's memory, which its tiles share; 0: infinite. A tile takes at least until
-                                    what it is the first to read, and what it writes, has passed */
-  double l1_panel_bytes, l2_panel_bytes;                                       /* weights of a column of an expert */
-  double l1_row_in_bytes, l1_row_out_bytes, l2_row_in_bytes, l2_row_out_bytes; /* rows in: at their first column */
-  double release_s;        /* from the end of an L1 tile until its band's counter says so */
-  int32_t deferred_stores; /* 1: a tile's stores leave during the worker's next tile, which they may hold up */
-  int32_t tickets_ahead;   /* that a worker draws before it needs them, 0 to 2: what it holds waits for it */
   int32_t cache_panels;
   int32_t band_panels; /* widened bands a worker holds, the oldest leaves first; 0: each is widened once */
 } dt_sim_costs;
@@ -69,13 +60,6 @@ void dt_sim_costs_init(dt_sim_costs *costs);
  * NULL). */
 dt_status dt_sim_costs_from_platform(const dt_platform *platform, dt_sim_costs *costs, int32_t *found);
 dt_status dt_sim_costs_to_platform(const dt_sim_costs *costs, int64_t n, const char *method, dt_platform *platform);
-
-/* Costs of a layer on GPUs, bf16, a worker a multiprocessor (config.workers = 132 on H200), tiles of 128 x 256: times
- * of tiles from table tile_s, the link from the burst tables of all producers, launches, fences and flags, all of the
- * platform file; its sim_* constants come last. workers: of a rank; rows: that a token's reduction reads (top-k). The
- * costs must be initialized. DT_ERR_INPUT names what the platform lacks. */
-dt_status dt_sim_costs_gpu(const dt_platform *platform, int64_t hidden, int64_t intermediate, int32_t workers,
-                           int32_t top_k, dt_sim_costs *costs);
 
 typedef struct dt_sim_config {
   size_t size;                /* sizeof, set by dt_sim_config_init */
@@ -114,28 +98,13 @@ dt_status dt_sim_fit(const dt_sim_config *config, const dt_trace_rank *traces, c
 dt_status dt_schedule_auto(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
                            dt_schedule *schedule, double *predicted_s);
 
-/* `auto` on GPUs: prices direct, waves, and interleaving and alternating groups of 1, 2 and 4 waves with leads of 1 and
- * 2 groups. priced[] has all of them, in that order. */
-typedef struct dt_sim_priced {
-  dt_schedule schedule;
-  int32_t group_tasks, lead; /* 0: of no meaning for the schedule */
-  double total_s;
-} dt_sim_priced;
-enum { DT_SIM_CHOICES = 14 };
-typedef struct dt_sim_choice {
-  dt_sim_priced best;
-  dt_sim_priced priced[DT_SIM_CHOICES];
-  int32_t count;
-} dt_sim_choice;
-dt_status dt_schedule_choose(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
-                             dt_sim_choice *choice);
-
 /* A MoE layer on GPUs as draintile/cuda_moe.h runs it, launch by launch: counts and table, the first pieces of dispatch
  * by all multiprocessors, L1 and L2 in the table's order by clusters of two with the other pieces copied beside them,
  * serial's puts, the reduction. docs/model.md says what is mirrored and how far it is right. */
 typedef struct dt_layer_costs {
   double tile_1_s, tile_2_s; /* a multiprocessor's time for 128 rows by 256 columns at K = hidden, intermediate */
-  double short_ratio;        /* of it, for at most 64 rows */
+  double activation_s;       /* what a tile of L1 takes longer */
+  double short_ratio;        /* of all that, for at most 64 rows */
   double sustained_ratio;    /* times take so much longer where layers follow each other, */
   double sustained_s;        /* half of that where they take this long */
   double least_ratio;        /* at the highest clock, where power is left */
@@ -169,6 +138,7 @@ typedef struct dt_layer_model {
   const int32_t *counts;        /* as in plan.h */
   const int64_t *tokens;        /* [ranks] */
   const int64_t *dispatch_rows; /* [ranks][ranks] rows that a source sends to a peer; NULL: one for every slot */
+  int32_t rows_in_place;        /* 1: no plan, no dispatch, no reduction: L1 and L2, whose rows go to their owners */
   int32_t short_bands_alone;    /* 1: an expert's last band of at most 64 rows is not paired (until b9009e7) */
 } dt_layer_model;
 void dt_layer_model_init(dt_layer_model *model);

@@ -36,15 +36,6 @@ static const struct {
     {offsetof(dt_sim_costs, receiver_bytes_per_s), "sim_receiver_bytes_per_s"},
     {offsetof(dt_sim_costs, cores), "sim_cores_count"},
     {offsetof(dt_sim_costs, dispatch_backlog_bytes), "sim_dispatch_backlog_bytes"},
-    {offsetof(dt_sim_costs, mixing_ratio), "sim_mixing_ratio"},
-    {offsetof(dt_sim_costs, release_s), "sim_release_s"},
-    {offsetof(dt_sim_costs, memory_bytes_per_s), "sim_memory_bytes_per_s"},
-    {offsetof(dt_sim_costs, l1_panel_bytes), "sim_l1_panel_bytes"},
-    {offsetof(dt_sim_costs, l2_panel_bytes), "sim_l2_panel_bytes"},
-    {offsetof(dt_sim_costs, l1_row_in_bytes), "sim_l1_row_in_bytes"},
-    {offsetof(dt_sim_costs, l1_row_out_bytes), "sim_l1_row_out_bytes"},
-    {offsetof(dt_sim_costs, l2_row_in_bytes), "sim_l2_row_in_bytes"},
-    {offsetof(dt_sim_costs, l2_row_out_bytes), "sim_l2_row_out_bytes"},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 static const struct {
@@ -53,8 +44,6 @@ static const struct {
 } counts[] = {
     {offsetof(dt_sim_costs, cache_panels), "sim_cache_panels_count"},
     {offsetof(dt_sim_costs, band_panels), "sim_band_panels_count"},
-    {offsetof(dt_sim_costs, deferred_stores), "sim_deferred_stores_count"},
-    {offsetof(dt_sim_costs, tickets_ahead), "sim_tickets_ahead_count"},
 };
 enum { COUNTS = sizeof counts / sizeof *counts };
 

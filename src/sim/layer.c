@@ -130,9 +130,9 @@ static double put_end(const layer_world *world, int32_t self, double stored) {
 static dt_status read_answer(const layer_world *world, dt_layer_answer *answer) {
   const dt_layer_model *m = world->model;
   double sent = 0.0, tokens = 0.0;
-  *answer = (dt_layer_answer){.plan_s = world->alone ? 0.0
-                                                     : world->costs->plan_s +
-                                                           world->costs->plan_expert_s * m->experts_per_rank * m->ranks,
+  *answer = (dt_layer_answer){.plan_s = world->in_place ? 0.0
+                                                        : world->costs->plan_s + world->costs->plan_expert_s *
+                                                                                     m->experts_per_rank * m->ranks,
                               .dispatch_s = world->dispatched,
                               .clock_ratio = world->clock};
   for (int32_t r = 0; r < m->ranks; r++) {
@@ -151,19 +151,21 @@ static dt_status read_answer(const layer_world *world, dt_layer_answer *answer) 
   answer->combine_s = sent - answer->tiles_s;
   answer->tiles_s -= answer->dispatch_s;
   answer->dispatch_s -= answer->plan_s;
-  answer->reduce_s = world->alone ? 0.0 : reduce_s;
+  answer->reduce_s = world->in_place ? 0.0 : reduce_s;
   answer->total_s = sent + answer->reduce_s;
   return DT_OK;
 }
 
 static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *order,
-                          int32_t alone, double clock, dt_layer_answer *answer, double *energy) {
+                          int32_t alone, double clock, uint32_t chance, dt_layer_answer *answer, double *energy) {
   const int32_t clusters = model->sms / 2;
   layer_world world = {.model = model,
                        .costs = costs,
                        .order = with_defaults(order, clusters),
+                       .in_place = alone || model->rows_in_place,
                        .alone = alone,
                        .clock = clock,
+                       .chance = chance,
                        .clusters = clusters,
                        .experts = model->experts_per_rank,
                        .columns_1 = layer_divide_up(model->intermediate, LAYER_COLUMN_1),
@@ -175,7 +177,7 @@ static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *cos
   for (int32_t r = 0; !status && r < model->ranks; r++) status = create_rank(&world, r);
   for (int32_t r = 0; !status && r < model->ranks; r++) status = layer_dispatch_create(&world, r);
   if (!status) {
-    world.now = alone ? 0.0 : costs->plan_s + costs->plan_expert_s * model->experts_per_rank * model->ranks;
+    world.now = world.in_place ? 0.0 : costs->plan_s + costs->plan_expert_s * model->experts_per_rank * model->ranks;
     for (int32_t r = 0; r < model->ranks; r++) layer_dispatch_start(&world, r);
     run(&world);
     status = world.no_memory ? no_memory() : read_answer(&world, answer);
@@ -192,14 +194,33 @@ static dt_status find_clock(const dt_layer_model *model, const dt_layer_costs *c
   const dt_layer_order direct = {.schedule = DT_SCHEDULE_DIRECT};
   dt_layer_answer answer;
   double energy;
-  dt_status status = simulate(model, costs, &direct, 1, 1.0, &answer, &energy);
+  dt_status status = simulate(model, costs, &direct, 1, 1.0, 0, &answer, &energy);
   if (status) return status;
   const double settled = answer.total_s / (answer.total_s + costs->sustained_s);
   const double full = 1.0 + (costs->sustained_ratio - 1.0) * settled;
-  status = simulate(model, costs, &direct, 1, full, &answer, &energy);
+  status = simulate(model, costs, &direct, 1, full, 0, &answer, &energy);
   if (status) return status;
   const double power = answer.total_s > 0.0 ? energy * full / answer.total_s : 0.0;
   *clock = fmax(full * (power > 1.0 ? power : pow(power, 1.0 / clock_power)), costs->least_ratio);
+  return DT_OK;
+}
+
+/* Where few tiles are many it is chance who gets two of the last ones, here as on the device: the middle of three. */
+static dt_status median_of(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *order,
+                           double clock, dt_layer_answer *answer) {
+  dt_layer_answer a[3];
+  double energy;
+  dt_status status = DT_OK;
+  for (uint32_t i = 0; !status && i < 3; i++) status = simulate(model, costs, order, 0, clock, i + 1, &a[i], &energy);
+  if (status) return status;
+  for (int i = 0; i < 2; i++) {
+    const int at = i == 1 ? 0 : 1; /* (1, 2), then (0, 1) */
+    if (a[at].total_s <= a[at + 1].total_s) continue;
+    const dt_layer_answer swap = a[at];
+    a[at] = a[at + 1];
+    a[at + 1] = swap;
+  }
+  *answer = a[1].total_s <= a[2].total_s ? a[1] : a[2];
   return DT_OK;
 }
 
@@ -249,13 +270,12 @@ void dt_layer_model_init(dt_layer_model *model) {
 
 dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *orders,
                          int32_t count, dt_layer_answer *answers) {
-  double clock = 1.0, energy;
+  double clock = 1.0;
   dt_status status = check(model);
   if (!status) status = dt_layer_costs_check(costs);
   for (int32_t i = 0; !status && i < count; i++) status = check_order(&orders[i]);
   if (!status) status = find_clock(model, costs, &clock);
-  for (int32_t i = 0; !status && i < count; i++)
-    status = simulate(model, costs, &orders[i], 0, clock, &answers[i], &energy);
+  for (int32_t i = 0; !status && i < count; i++) status = median_of(model, costs, &orders[i], clock, &answers[i]);
   return status;
 }
 
@@ -266,7 +286,7 @@ dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs
   dt_status status = check(model);
   if (!status) status = dt_layer_costs_check(costs);
   if (!status) status = find_clock(model, costs, &clock);
-  if (!status) status = simulate(model, costs, &direct, 1, clock, &answer, &energy);
+  if (!status) status = simulate(model, costs, &direct, 1, clock, 0, &answer, &energy);
   if (!status) *compute_s = answer.total_s + costs->table_s;
   return status;
 }

@@ -78,8 +78,10 @@ typedef struct layer_world {
   const dt_layer_model *model;
   const dt_layer_costs *costs;
   dt_layer_order order;
-  int32_t alone; /* L1 and L2 only: rows are there, and stay */
-  double clock;  /* tiles take so many times tile_s */
+  int32_t in_place; /* L1 and L2 only: rows are there, */
+  int32_t alone;    /* and those of L2 stay */
+  double clock;     /* tiles take so many times tile_s */
+  uint32_t chance;  /* which of the tiles' small differences */
   int32_t clusters, experts, columns_1, columns_2, piece_rows;
   layer_rank *rank;
   double now, dispatched; /* when the slowest rank's dispatch kernel is over */

@@ -2,9 +2,8 @@
 #include "core/error.h"
 #include "layer.h"
 
-/* What the price of an order, against direct's, may be wrong by: an order that promises less is not taken. 95 of 100
- * measured gains were within it (docs/model.md). */
-static const double known_error = 0.0;
+/* Prices that differ by less are the same: direct's, which needs no group, is taken. */
+static const double same_price = 0.005;
 
 dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *grouping,
                           dt_layer_choice *choice) {
@@ -22,7 +21,7 @@ dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *cos
   for (int32_t i = 0; i < DT_LAYER_CHOICES; i++) {
     found.orders[i] = orders[i];
     found.total_s[i] = answers[i].total_s;
-    if (answers[i].total_s < found.predicted_s && answers[i].total_s * (1.0 + known_error) < answers[0].total_s) {
+    if (answers[i].total_s < found.predicted_s && answers[i].total_s * (1.0 + same_price) < answers[0].total_s) {
       found.best = orders[i];
       found.predicted_s = answers[i].total_s;
     }

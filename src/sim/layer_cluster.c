@@ -21,11 +21,23 @@ static void draw(layer_rank *rank, layer_cluster *c, int32_t held) {
   while (c->drawn_count < held && rank->next_task < rank->table.count) c->drawn[c->drawn_count++] = rank->next_task++;
 }
 
+/* Tiles alike differ by this much on either side: as wide as tile_s is known. Who draws which ticket depends on it. */
+static const double tile_spread = 0.02;
+
+/* From -1 to 1, of a task. */
+static double chance_of(const layer_world *world, int32_t rank, int32_t task) {
+  uint32_t x =
+      ((uint32_t)task * 2u + 1u) * 0x9e3779b1u ^ ((uint32_t)rank + 1u) * 0x85ebca6bu ^ world->chance * 0xc2b2ae35u;
+  x = (x ^ x >> 16) * 0x7feb352du;
+  x = (x ^ x >> 15) * 0x846ca68bu;
+  return (double)(x ^ x >> 16) / 2147483648.0 - 1.0;
+}
+
 /* A tile of more than 64 rows keeps both consumers busy. */
 static double tile_time(const layer_world *world, const layer_task *task) {
   const dt_layer_costs *c = world->costs;
   const int whole = task->rows[0] > LAYER_SHORT || (task->pair && task->rows[1] > LAYER_SHORT);
-  return (task->l1 ? c->tile_1_s : c->tile_2_s) * world->clock * (whole ? 1.0 : c->short_ratio);
+  return (task->l1 ? c->tile_1_s + c->activation_s : c->tile_2_s) * world->clock * (whole ? 1.0 : c->short_ratio);
 }
 
 static void use_weights(layer_world *world, layer_rank *rank, int32_t self, const layer_task *task) {
@@ -49,7 +61,8 @@ static void start(layer_world *world, layer_rank *rank, int32_t self, int waited
   draw(rank, c, 1);
   const layer_task *task = &rank->table.tasks[c->task];
   const double k = (double)(task->l1 ? world->model->hidden : world->model->intermediate);
-  c->time_s = tile_time(world, task) + (waited ? world->costs->fill_s : 0.0);
+  const double spread = world->chance ? tile_spread * chance_of(world, (int32_t)(rank - world->rank), c->task) : 0.0;
+  c->time_s = (1.0 + spread) * tile_time(world, task) + (waited ? world->costs->fill_s : 0.0);
   c->done = c->rate = 0.0;
   c->began = rank->traffic;
   c->rows_bytes = 0.0;

@@ -61,9 +61,9 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
   const dt_layer_costs *c = world->costs;
   layer_rank *rank = &world->rank[self];
   const int64_t head_of = world->order.schedule == DT_SCHEDULE_SERIAL ? 1024 : world->model->head;
-  const int32_t head = world->alone ? rank->piece_count : (int32_t)((rank->piece_count * head_of + 1023) / 1024);
+  const int32_t head = world->in_place ? rank->piece_count : (int32_t)((rank->piece_count * head_of + 1023) / 1024);
   double away = 0.0, own = 0.0;
-  for (int32_t i = 0; i < head; i++) {
+  for (int32_t i = 0; i < head && !world->in_place; i++) {
     const layer_piece *piece = &rank->pieces[i];
     const double bytes = piece->rows * layer_row_bytes(world, self, piece->peer);
     *(piece->peer == self ? &own : &away) += bytes;
@@ -76,13 +76,13 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
   for (int32_t i = 0; i < head; i++) {
     const layer_piece *piece = &rank->pieces[i];
     const double at = piece->peer == self ? end : rank->link_free + c->link_latency_s;
-    layer_push(world, (layer_event){.at = world->alone ? world->now : at,
+    layer_push(world, (layer_event){.at = world->in_place ? world->now : at,
                                     .kind = LAYER_ARRIVED,
                                     .rank = piece->peer,
                                     .index = piece->band,
                                     .rows = piece->rows});
   }
-  const double start = world->alone ? world->now : end;
+  const double start = world->in_place ? world->now : end;
   world->dispatched = fmax(world->dispatched, start);
   layer_push(world, (layer_event){.at = start + c->launch_s, .kind = LAYER_START, .rank = self});
 }

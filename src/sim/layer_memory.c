@@ -27,10 +27,16 @@ void layer_advance(layer_world *world, layer_rank *rank) {
   for (int32_t i = 0; elapsed > 0.0 && i < world->clusters; i++) {
     layer_cluster *c = &rank->cluster[i];
     if (c->state != LAYER_RUNNING) continue;
-    c->done += c->rate * elapsed;
-    rank->traffic += c->bytes * c->rate * elapsed;
+    const double share = fmin(c->rate * elapsed, 1.0 - c->done); /* the rest of the time it waits for the link */
+    c->done += share;
+    rank->traffic += c->bytes * share;
   }
   rank->updated = world->now;
+}
+
+/* Multiplies, and does not only wait for the link to take what it stores. */
+static int is_working(const layer_cluster *c) {
+  return c->state == LAYER_RUNNING && c->done < 1.0;
 }
 
 /* How much passed since whoever is ahead, or was last, read what this cluster reads now. A negative number: nobody. */
@@ -60,7 +66,7 @@ static double fair_share(const layer_world *world, const layer_rank *rank, int32
     int32_t more = 0;
     for (int32_t i = 0; i < world->clusters; i++) {
       const layer_cluster *c = &rank->cluster[i];
-      if (c->state != LAYER_RUNNING) continue;
+      if (!is_working(c)) continue;
       const double wants = c->bytes / c->time_s;
       if (wants <= share)
         left -= wants;
@@ -80,12 +86,12 @@ void layer_rates(layer_world *world, layer_rank *rank) {
   int32_t running = 0;
   for (int32_t i = 0; i < world->clusters; i++) {
     const layer_cluster *c = &rank->cluster[i];
-    if (c->state == LAYER_RUNNING) traffic_per_s += c->bytes * c->rate, running++;
+    if (is_working(c)) traffic_per_s += c->bytes * c->rate, running++;
   }
   if (running == 0) return;
   for (int32_t i = 0; i < world->clusters; i++) {
     layer_cluster *c = &rank->cluster[i];
-    if (c->state != LAYER_RUNNING) continue;
+    if (!is_working(c)) continue;
     c->bytes = c->rows_bytes;
     layer_panel *weights = rank->weights[rank->table.tasks[c->task].l1];
     for (int32_t p = 0; p < c->panels; p++) {
@@ -99,7 +105,7 @@ void layer_rates(layer_world *world, layer_rank *rank) {
   const double share = wanted > rate ? fair_share(world, rank, running) : INFINITY, load = fmin(wanted / rate, 1.0);
   for (int32_t i = 0; i < world->clusters; i++) {
     layer_cluster *c = &rank->cluster[i];
-    if (c->state != LAYER_RUNNING) continue;
+    if (!is_working(c)) continue;
     const double part = c->bytes < mean ? c->bytes / mean : 1.0; /* whoever reads little waits little */
     const double waits = fmax(load * part, c->bytes / share / c->time_s);
     c->rate = 1.0 / (c->time_s * pow(1.0 + pow(waits, queue_power), 1.0 / queue_power));

@@ -61,10 +61,6 @@ void sim_put_start(sim_world *world, sim_thread *thread) {
     rank->link_end = put->visible;
     sim_span(world, thread->rank, DT_SPAN_LINK, world->threads_per_rank, &item, begin, put->visible);
   }
-  if (costs->deferred_stores && thread->item.kind == DT_SPAN_L2) {
-    sim_work(world, thread, 0.0); /* issued inside the next tile */
-    return;
-  }
   sim_work(world, thread, costs->put_base_s + put->bytes * costs->copy_s_per_byte);
 }
 

@@ -22,8 +22,7 @@ typedef enum sim_source {
 typedef enum sim_step {
   SIM_STEP_DRAW,
   SIM_STEP_WAIT,         /* for the item's counters */
-  SIM_STEP_OWED,         /* its computation is over: the stores of the tile before must have left */
-  SIM_STEP_WORKED,       /* and have */
+  SIM_STEP_WORKED,       /* its computation is over */
   SIM_STEP_PUT,          /* its next put, if any */
   SIM_STEP_PUT_COPIED,   /* may have to stall */
   SIM_STEP_PUT_DONE,     /* counters and stamps */
@@ -77,9 +76,6 @@ typedef struct sim_thread {
   int32_t next_held;
   double *stamps; /* [ranks] visibility of this thread's puts */
   double latest_stamp;
-  int64_t drawn[3]; /* tickets held, the next first */
-  int32_t drawn_count;
-  double owed;       /* deferred stores: until when the last tile's hold up the next one's end */
   int32_t signalled; /* peers of sim_rank.peer_order that are behind this thread */
   int32_t next_waiter;
 } sim_thread;
@@ -93,9 +89,6 @@ typedef struct sim_rank {
   sim_counter peers, own;         /* what a reduction waits for */
   int64_t *last_ticket;           /* [ranks] last task (segment) with rows for a peer; -1: none */
   int32_t *peer_order;            /* [ranks-1] peers by last_ticket */
-  int32_t running[2];             /* workers that run L1, L2 tiles */
-  int64_t read_panel[2];          /* of L1, of L2: the one last read from memory */
-  double memory_free;             /* until when the rank's memory is busy */
   double link_end;                /* of the last link span */
   double drain_free, port_free;   /* link of this sender; port of this receiver */
   int32_t *panel_newer, *panel_older, panel_newest, panel_oldest, panels_cached; /* least recently used panels */

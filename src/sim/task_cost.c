@@ -52,21 +52,6 @@ static int take_band(sim_world *world, sim_thread *thread, int32_t band) {
   return 1;
 }
 
-/* Until the memory has passed what this tile is the first to read, and what it writes. Tiles of a unit that share a
- * column's weights, or a band's rows, follow each other closely and find them in the cache. */
-static double memory_cost(sim_world *world, sim_rank *rank, const sim_item *item, int64_t panel) {
-  const dt_sim_costs *costs = &world->costs;
-  if (costs->memory_bytes_per_s <= 0.0) return 0.0;
-  int second = item->kind == DT_SPAN_L2;
-  double bytes = item->rows * (second ? costs->l2_row_out_bytes : costs->l1_row_out_bytes);
-  if (item->column == 0) bytes += item->rows * (second ? costs->l2_row_in_bytes : costs->l1_row_in_bytes);
-  if (rank->read_panel[second] != panel) bytes += second ? costs->l2_panel_bytes : costs->l1_panel_bytes;
-  rank->read_panel[second] = panel;
-  rank->memory_free =
-      (rank->memory_free > world->now ? rank->memory_free : world->now) + bytes / costs->memory_bytes_per_s;
-  return rank->memory_free - world->now;
-}
-
 static double tile_cost(sim_world *world, sim_thread *thread) {
   const dt_sim_costs *costs = &world->costs;
   const sim_item *item = &thread->item;
@@ -81,11 +66,7 @@ static double tile_cost(sim_world *world, sim_thread *thread) {
   if (!hit) cost += second ? costs->l2_panel_s : costs->l1_panel_s;
   if (!second && costs->band_s_per_row > 0.0 && take_band(world, thread, item->index))
     cost += item->rows * costs->band_s_per_row;
-  double other = (double)rank->running[!second] / world->config.workers;
-  rank->running[second]++; /* until thread.c ends the tile */
-  cost *= 1.0 + costs->mixing_ratio * 4.0 * other * (1.0 - other);
-  double memory = memory_cost(world, rank, item, panel);
-  return cost > memory ? cost : memory;
+  return cost;
 }
 
 double sim_item_cost(sim_world *world, sim_thread *thread) {

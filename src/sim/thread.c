@@ -134,17 +134,6 @@ static int has_rows(const sim_world *world, const sim_thread *thread, int source
   return group->owner != thread->rank && group->rows > 0;
 }
 
-/* The thread's next ticket of this source, with those that it draws ahead. */
-static int64_t next_ticket(sim_world *world, sim_thread *thread, int source) {
-  sim_rank *rank = &world->rank[thread->rank];
-  int32_t ahead = source == SIM_TABLE || source == SIM_WORK ? world->costs.tickets_ahead : 0;
-  while (thread->drawn_count <= ahead) thread->drawn[thread->drawn_count++] = rank->ticket[source]++;
-  int64_t ticket = thread->drawn[0];
-  thread->drawn_count--;
-  for (int32_t i = 0; i < thread->drawn_count; i++) thread->drawn[i] = thread->drawn[i + 1];
-  return ticket;
-}
-
 static sim_step draw(sim_world *world, sim_thread *thread) {
   sim_rank *rank = &world->rank[thread->rank];
   dt_schedule schedule = rank->plan->config.schedule;
@@ -152,8 +141,7 @@ static sim_step draw(sim_world *world, sim_thread *thread) {
     int source = *thread->program;
     if (source == SIM_END) {
       world->ended++;
-      double end = thread->owed > world->now ? thread->owed : world->now;
-      if (end > rank->end) rank->end = end;
+      if (world->now > rank->end) rank->end = world->now;
       return SIM_STEP_ENDED;
     }
     if (source == SIM_BARRIER) {
@@ -162,13 +150,13 @@ static sim_step draw(sim_world *world, sim_thread *thread) {
       return SIM_STEP_BARRIER;
     }
     int signals = sim_is_direct(schedule) ? source == SIM_TABLE : source == SIM_SEGMENTS;
-    int64_t ticket = next_ticket(world, thread, source);
+    int64_t ticket = rank->ticket[source];
     if (ticket >= rank->limit[source]) {
-      thread->drawn_count = 0;
       if (signals) signal_peers(world, thread, INT64_MAX);
       thread->program++;
       continue;
     }
+    rank->ticket[source]++;
     if (signals) signal_peers(world, thread, ticket);
     if (!has_rows(world, thread, source, ticket)) continue;
     if (source == SIM_SEGMENTS || source == SIM_GROUPS) {
@@ -199,8 +187,7 @@ static void finish(sim_world *world, sim_thread *thread) {
     break;
   }
   case DT_SPAN_L1:
-    sim_counter_add(world, &rank->l1[item->index], 1,
-                    world->costs.release_s > 0.0 ? world->now + world->costs.release_s : 0.0);
+    sim_counter_add(world, &rank->l1[item->index], 1, 0.0);
     break;
   case DT_SPAN_L2:
     sim_counter_add(world, &rank->l2[item->index], 1, 0.0);
@@ -244,22 +231,13 @@ void sim_run_thread(sim_world *world, sim_thread *thread) {
         break;
       }
       end_wait(world, thread);
-      thread->step = SIM_STEP_OWED;
+      thread->step = SIM_STEP_WORKED;
       double cost = sim_item_cost(world, thread);
       if (cost > 0.0) {
         sim_work(world, thread, cost);
         return;
       }
       break;
-    }
-    case SIM_STEP_OWED: {
-      int32_t kind = thread->item.kind;
-      if (kind == DT_SPAN_L1 || kind == DT_SPAN_L2) world->rank[thread->rank].running[kind == DT_SPAN_L2]--;
-      thread->step = SIM_STEP_WORKED;
-      if (thread->owed <= world->now) break;
-      world->store_stall_s += thread->owed - world->now;
-      sim_wake_at(world, thread, thread->owed);
-      return;
     }
     case SIM_STEP_WORKED:
       thread->step = choose_put(world, thread) ? SIM_STEP_PUT : SIM_STEP_FINISH;
@@ -273,10 +251,6 @@ void sim_run_thread(sim_world *world, sim_thread *thread) {
       thread->put.copied = world->now;
       thread->step = SIM_STEP_PUT_DONE;
       if (thread->put.stall_end <= world->now) break;
-      if (world->costs.deferred_stores && thread->item.kind == DT_SPAN_L2) {
-        if (thread->put.stall_end > thread->owed) thread->owed = thread->put.stall_end;
-        break;
-      }
       sim_wake_at(world, thread, thread->put.stall_end + world->costs.wake_s);
       return;
     case SIM_STEP_PUT_DONE:

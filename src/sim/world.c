@@ -91,7 +91,6 @@ static dt_status create_rank(sim_world *world, int32_t self, const int32_t *coun
   if (status) return status;
   rank->plan = plan;
   rank->tokens = config->tokens[self];
-  rank->read_panel[0] = rank->read_panel[1] = -1;
   size_t bands = (size_t)plan->band_count + 1;
   rank->arrival = malloc(bands * sizeof *rank->arrival);
   rank->l1 = malloc(bands * sizeof *rank->l1);

@@ -30,8 +30,9 @@ typedef struct simulate_job {
   dt_sim_config config;
   dt_sim_costs costs;
   double gemm_flop_per_s, memory_bytes_per_s; /* of a worker, by the platform's tables; 0: not there */
-  int gpu;                                    /* costs by the platform's tile times */
-  simulated_run runs[SCHEDULES + 1];          /* serial first; auto's may be one more */
+  int gpu;                                    /* the layer as it runs on GPUs, by the platform's tile times */
+  dt_layer_costs layer_costs;
+  simulated_run runs[SCHEDULES + 1]; /* serial first; auto's may be one more */
   int run_count;
 } simulate_job;
 
@@ -123,9 +124,9 @@ static int read_platform(simulate_job *job, const char *path) {
              strcmp(dt_platform_get_device(platform)->kind, "cuda") == 0 &&
              dt_platform_find_table(platform, "tile_s", NULL, NULL, NULL) != NULL;
   if (!status && job->gpu)
-    status = dt_sim_costs_gpu(platform, args_int(args, "hidden"), args_int(args, "intermediate"),
-                              (int32_t)args_int(args, "workers"), (int32_t)args_int(args, "top-k"), &job->costs);
-  if (!status && job->costs.l1_base_s + job->costs.l1_row_s <= 0) read_device_rates(job, platform);
+    status = dt_layer_costs_from_platform(platform, args_int(args, "hidden"), args_int(args, "intermediate"),
+                                          (int32_t)args_int(args, "workers"), &job->layer_costs);
+  if (!status && !job->gpu && job->costs.l1_base_s + job->costs.l1_row_s <= 0) read_device_rates(job, platform);
   dt_platform_destroy(platform);
   if (status) return log_status(status, path);
   return found ? TOOL_OK : log_fail(TOOL_USAGE, "%s: no constant named sim_*; allowed: a platform that has some", path);
@@ -174,7 +175,9 @@ static int read_costs(simulate_job *job) {
   if (code == TOOL_OK)
     from_rates(job, (double)args_int(args, "hidden"), (double)args_int(args, "intermediate"),
                (double)args_int(args, "tile-n"));
-  if (code == TOOL_OK && job->costs.l1_base_s + job->costs.l1_row_s <= 0) /* a platform may know the link alone */
+  if (code == TOOL_OK && job->gpu && args_set(args, "trace"))
+    code = log_fail(TOOL_USAGE, "--trace: \"%s\"; allowed: without a platform of GPUs", args_text(args, "trace"));
+  if (code == TOOL_OK && !job->gpu && job->costs.l1_base_s + job->costs.l1_row_s <= 0) /* it may know the link alone */
     code = log_fail(TOOL_USAGE,
                     "l1_row_s: 0; allowed: more than 0, by --gemm-rate, --costs or the platform's sim_l1_row_s");
   return code;
@@ -198,17 +201,56 @@ static void make_config(simulate_job *job) {
   plan->wave_experts = (int32_t)args_int(args, "wave-experts");
   plan->group_tasks = (int32_t)args_int(args, "group-tasks");
   plan->dispatch = !args_set(args, "no-dispatch");
-  if (job->gpu) { /* the engine's tiles: 128 rows of 128 gates and ups, or of 256 outputs */
-    plan->tile_m = 128;
-    plan->columns_1 = (int32_t)((intermediate + 127) / 128);
-    plan->columns_2 = (int32_t)((hidden + 255) / 256);
-  }
   job->config.workers = (int32_t)args_int(args, "workers");
   job->config.consumers = (int32_t)args_int(args, "consumers");
   job->config.row_in_bytes = hidden * (int64_t)dt_dtype_bytes((dt_dtype)args_choice(args, "dtype"));
   job->config.row_out_bytes = job->config.row_in_bytes;
   job->config.reduce_tokens = args_int(args, "reduce-tokens");
   job->config.tokens = job->tokens;
+}
+
+static dt_layer_model layer_model(const simulate_job *job) {
+  const tool_args *args = job->args;
+  dt_layer_model model;
+  dt_layer_model_init(&model);
+  model.ranks = job->counts.ranks;
+  model.experts_per_rank = job->counts.experts / job->counts.ranks;
+  model.top_k = (int32_t)args_int(args, "top-k");
+  model.hidden = args_int(args, "hidden");
+  model.intermediate = args_int(args, "intermediate");
+  model.sms = (int32_t)args_int(args, "workers");
+  model.counts = job->counts.values;
+  model.tokens = job->tokens;
+  model.rows_in_place = args_set(args, "no-dispatch");
+  return model;
+}
+
+/* Groupings that were given; the others are the layer's. */
+static dt_layer_order layer_order(const simulate_job *job, dt_schedule schedule) {
+  const tool_args *args = job->args;
+  return (dt_layer_order){.schedule = schedule,
+                          .raster_bands =
+                              args_given(args, "raster-bands") ? (int32_t)args_int(args, "raster-bands") : 0,
+                          .group_tasks = (int32_t)args_int(args, "group-tasks"),
+                          .lead = (int32_t)args_int(args, "lead"),
+                          .wave_experts = (int32_t)args_int(args, "wave-experts")};
+}
+
+static dt_status simulate_gpu(const simulate_job *job, dt_schedule schedule, dt_sim_result *result) {
+  const dt_layer_model model = layer_model(job);
+  const dt_layer_order order = layer_order(job, schedule);
+  dt_layer_answer answer;
+  const dt_status status = dt_layer_price(&model, &job->layer_costs, &order, 1, &answer);
+  if (status) return status;
+  result->total_s = answer.total_s;
+  if (schedule == DT_SCHEDULE_SERIAL) {
+    result->dispatch_s = answer.dispatch_s;
+    result->compute_s = answer.tiles_s;
+    result->combine_s = answer.combine_s;
+    result->reduce_s = answer.reduce_s;
+  }
+  for (int32_t r = 0; r < job->counts.ranks; r++) result->rank_total_s[r] = answer.total_s;
+  return DT_OK;
 }
 
 static int simulate_one(simulate_job *job, dt_schedule schedule) {
@@ -219,39 +261,34 @@ static int simulate_one(simulate_job *job, dt_schedule schedule) {
   config.plan.order =
       args_set(job->args, "order") ? (dt_order)args_choice(job->args, "order") : dt_schedule_default_order(schedule);
   /* As the executors: dispatch leaves half of the buffer to direct stores, which would stall a worker. */
-  int direct = schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL && !job->gpu;
+  int direct = schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL;
   costs.dispatch_backlog_bytes = direct ? costs.link_capacity_bytes * DT_DISPATCH_LINK_SHARE : 0;
   run->schedule = schedule;
   run->rank_total_s = calloc((size_t)job->counts.ranks, sizeof(double));
   if (!run->rank_total_s) return log_out_of_memory();
   job->run_count++;
   run->result.rank_total_s = run->rank_total_s;
-  dt_status status = dt_simulate(&config, &costs, job->counts.values, &run->result,
-                                 args_set(job->args, "trace") ? &run->traces : NULL);
+  dt_status status = job->gpu ? simulate_gpu(job, schedule, &run->result)
+                              : dt_simulate(&config, &costs, job->counts.values, &run->result,
+                                            args_set(job->args, "trace") ? &run->traces : NULL);
   return status ? log_status(status, schedule_names[schedule]) : TOOL_OK;
 }
 
-/* On GPUs the groups are chosen too. */
-static int choose_gpu(simulate_job *job) {
-  dt_sim_choice choice;
-  dt_status status = dt_schedule_choose(&job->config, &job->costs, job->counts.values, &choice);
+static int choose_gpu(simulate_job *job, dt_schedule *schedule) {
+  const dt_layer_model model = layer_model(job);
+  const dt_layer_order grouping = layer_order(job, DT_SCHEDULE_DIRECT);
+  dt_layer_choice choice;
+  char time[32];
+  const dt_status status = dt_layer_choose(&model, &job->layer_costs, &grouping, &choice);
   if (status) return log_status(status, "--schedule auto");
-  const dt_sim_priced *best = &choice.best;
-  for (int32_t i = 0; args_set(job->args, "explain") && i < choice.count; i++) {
-    const dt_sim_priced *p = &choice.priced[i];
-    char time[32];
-    int chosen = p->schedule == best->schedule && p->group_tasks == best->group_tasks && p->lead == best->lead;
-    log_note("auto: %-10s groups of %4d tasks, lead %d: %s%s", schedule_names[p->schedule], p->group_tasks, p->lead,
-             dt_format_seconds(p->total_s, time, sizeof(time)), chosen ? "  <- chosen" : "");
+  for (int32_t i = 0; args_set(job->args, "explain") && i < DT_LAYER_CHOICES; i++) {
+    const dt_schedule priced = choice.orders[i].schedule;
+    log_note("auto: %-10s %s%s", schedule_names[priced], dt_format_seconds(choice.total_s[i], time, sizeof(time)),
+             priced == choice.best.schedule ? "  <- chosen" : "");
   }
-  log_note("auto: %s, groups of %d tasks, lead %d", schedule_names[best->schedule], best->group_tasks, best->lead);
-  dt_plan_config before = job->config.plan;
-  job->config.plan.group_tasks = best->group_tasks;
-  job->config.plan.lead = best->lead;
-  job->config.plan.wave_experts = 0;
-  int code = simulate_one(job, best->schedule);
-  job->config.plan = before;
-  return code;
+  *schedule = choice.best.schedule;
+  log_note("auto: %s", schedule_names[*schedule]);
+  return TOOL_OK;
 }
 
 /* Serial first, the baseline; auto prices all and simulates the choice. */
@@ -261,10 +298,8 @@ static int simulate_all(simulate_job *job) {
   for (int i = 0; code == TOOL_OK && i < list->list_count; i++) {
     dt_schedule schedule = (dt_schedule)list->list[i];
     if (list->list[i] == SCHEDULE_AUTO && job->gpu) {
-      code = choose_gpu(job);
-      continue;
-    }
-    if (list->list[i] == SCHEDULE_AUTO) {
+      code = choose_gpu(job, &schedule);
+    } else if (list->list[i] == SCHEDULE_AUTO) {
       dt_sim_costs costs = job->costs;
       costs.dispatch_backlog_bytes = costs.link_capacity_bytes * DT_DISPATCH_LINK_SHARE;
       dt_status status = dt_schedule_auto(&job->config, &costs, job->counts.values, &schedule, NULL);
@@ -273,7 +308,11 @@ static int simulate_all(simulate_job *job) {
     }
     int seen = 0;
     for (int run = 0; run < job->run_count; run++) seen |= job->runs[run].schedule == schedule;
-    if (!seen) code = simulate_one(job, schedule);
+    if (schedule == DT_SCHEDULE_SIGNAL && job->gpu) {
+      log_note("signal: not on GPUs");
+      continue;
+    }
+    if (!seen && code == TOOL_OK) code = simulate_one(job, schedule);
   }
   return code;
 }
@@ -403,7 +442,7 @@ static const arg_option options[] = {
     OPT_INT("lead", "D", "0", 0, 65536, "groups of L1 ahead of L2; 0: the schedule's"),
     OPT_INT("reduce-tokens", "N", "64", 1, 1e6, "tokens of a reduction task"),
     OPT_FLAG("no-dispatch", "rows are at their experts already"),
-    OPT_FLAG("explain", "of a GPU's auto: print every schedule, group and lead that was priced"),
+    OPT_FLAG("explain", "of a GPU's auto: print every schedule that was priced"),
     OPT_TEXT("trace", "FILE", NULL, "write the simulated runs as Chrome/Perfetto JSON"),
     OPTION_JSON,
 };
