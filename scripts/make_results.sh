@@ -11,6 +11,7 @@ scripts/attention_tables.sh
 scripts/ulysses_tables.sh
 scripts/residual_tables.sh
 scripts/moe_tables.sh
+scripts/moe_prices.sh
 scripts/stores_tables.sh
 scripts/calibration_tables.sh
 

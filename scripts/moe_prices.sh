@@ -1,17 +1,24 @@
 #!/bin/sh
-# What the price of a layer on GPUs is off by, from the layers that were measured on two H200: every row's ratio of priced
-# to measured for L1 and L2 alone and the five schedules, the gains over wave, and what auto's choice costs.
-#   moe_prices.sh BUILD [--set NAME VALUE]...     BUILD holds bench/bench_layer_prices
+# docs/results/moe_prices.md: what the price of a layer on GPUs is off by, from the layers that were measured on two H200:
+# every row's ratio of priced to measured for L1 and L2 alone and the five schedules, the gains over wave, and what auto's
+# choice costs. Nothing in it is typed.
+#   moe_prices.sh [BUILD [--set NAME VALUE]...]     with BUILD, which holds bench/bench_layer_prices, prices are made anew
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
-build=$1
-shift
 measured=$root/tests/data/h200x2-layers.json
-prices=$(mktemp)
-trap 'rm -f "$prices"' EXIT
-jq -r '.rows[] | "\(.model) \(.router) \(.tokens)"' "$measured" |
-  "$build"/bench/bench_layer_prices "$root"/bench/results/h200x2/platform.json --short-bands-alone \
-    --set sim_layer_activation_s 3.2e-6 "$@" >"$prices"
+prices=$root/bench/results/h200x2/moe-prices.txt
+work=$(mktemp)
+trap 'rm -f "$work"' EXIT
+if [ $# -gt 0 ]; then
+  build=$1
+  shift
+  jq -r '.rows[] | "\(.model) \(.router) \(.tokens)"' "$measured" |
+    "$build"/bench/bench_layer_prices "$root"/bench/results/h200x2/platform.json --short-bands-alone \
+      --set sim_layer_activation_s 3.2e-6 "$@" >"$work"
+  cp "$work" "$prices"
+  chmod 644 "$prices"
+fi
+[ -f "$prices" ] || exit 0
 jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
   def three: . * 1000 | round / 1000;
   def percent: . * 1000 | round / 10;
@@ -25,6 +32,13 @@ jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
     gains: [(4, 5) as $i | ($q[3] / $q[$i]) / ($r.us[3] / $r.us[$i]) - 1],
     auto: ([range(1; 6) as $i | [$q[$i] * (if $i == 2 then 1 else 1.005 end), $i]] | min[1]),
     best: ($r.us[1:] | min)}] | map(. + {regret: (.us[.auto] / .best - 1)}) |
+  "# Prices of the MoE layer against measurements",
+  "",
+  "Made by `scripts/moe_prices.sh` from `tests/data/h200x2-layers.json` (\($m.source)) and `bench/results/h200x2/moe-prices.txt`;",
+  "nothing here is typed. Priced over measured; gains: priced over measured, less one; auto: what the prices choose. The engine was then",
+  "another: \($m.engine).",
+  "[model.md](../model.md) says what is priced. Constants were fitted on \($m.fitted | join(", ")).",
+  "",
   "| model | router | tokens | compute | serial | direct | wave | interleave | alternate | wave / interleave | wave / alternate | auto | over the best |",
   "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
   (.[] | "| \(.name) | \(.ratios | map(three | tostring) | join(" | ")) | \(.gains | map("\(percent) %") | join(" | ")) | \($m.columns[.auto]) | \(.regret | percent) % |"),
@@ -35,4 +49,7 @@ jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
     "| \($which), \(length) | gains over wave | \([.[].gains[]] | figures) |",
     "| | times of layers | \([.[].ratios[1:][] - 1] | figures) |",
     "| | L1 and L2 alone | \([.[].ratios[0] - 1] | figures) |",
-    "| | auto over the best | \([.[].regret] | figures) |")'
+    "| | auto over the best | \([.[].regret] | figures) |")' >"$work"
+mkdir -p "$root"/docs/results
+cp "$work" "$root"/docs/results/moe_prices.md
+chmod 644 "$root"/docs/results/moe_prices.md

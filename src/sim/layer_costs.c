@@ -21,7 +21,7 @@ static const struct {
     {offsetof(dt_layer_costs, least_ratio), "sim_layer_least_ratio", 0.72},
     {offsetof(dt_layer_costs, power_s_per_byte), "sim_layer_power_s_per_byte", 60e-15},
     {offsetof(dt_layer_costs, memory_bytes_per_s), "sim_layer_memory_bytes_per_s", 4.5e12},
-    {offsetof(dt_layer_costs, cache_bytes), "sim_layer_cache_bytes", 25e6},
+    {offsetof(dt_layer_costs, cache_bytes), "sim_layer_cache_bytes", 20e6},
     {offsetof(dt_layer_costs, link_bytes_per_s), "sim_layer_link_bytes_per_s", NAN},
     {offsetof(dt_layer_costs, link_capacity_bytes), "sim_layer_link_capacity_bytes", NAN},
     {offsetof(dt_layer_costs, link_latency_s), "sim_layer_link_latency_s", NAN},
