@@ -1,16 +1,15 @@
 #!/bin/sh
-# docs/results/gemm.md: the grouped GEMM's tables, from bench/results/h200/gemm.json. Nothing in them is typed.
+# docs/results/gemm.md: the grouped GEMM's tables, from bench/results/h200/gemm-n8192.json (the latest code, some shapes)
+# and gemm.json (all shapes). Nothing in them is typed.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
-input=$root/bench/results/h200/gemm.json
+results=$root/bench/results/h200
 out=$root/docs/results/gemm.md
 work=$(mktemp)
 trap 'rm -f "$work"' EXIT
-{
-  echo "# Grouped GEMM on an H200"
-  echo
-  echo "Made by \`scripts/gemm_tables.sh\` from \`bench/results/h200/gemm.json\`; nothing here is typed."
-  jq -r '"\(.device), driver \(.driver), torch \(.torch), commit \(.commit); medians of \(.repeats) spaced launches, all candidates in turn in one job. us, and TFLOP/s in brackets.\n\n    \(.command)\n"' "$input"
+
+tables() { # file
+  jq -r '"\(.device | split("\n")[0]), driver \(.driver | split("\n")[0]), torch \(.torch), commit \(.commit); medians of \(.repeats) spaced launches, all candidates in turn in one job. us, and TFLOP/s in brackets.\n\n    \(.command)\n", (.notes // [] | .[] | "\(.)\n")' "$1"
   jq -r '
     def us: . * 1e7 | round / 10;
     def three: . * 1000 | round / 1000;
@@ -24,10 +23,21 @@ trap 'rm -f "$work"' EXIT
     "| uneven sizes at 64 experts | time over even |",
     "|---|---|",
     (.summary.uneven_over_even_time | to_entries[] | "| \(.key) | \(.value | three) |")
-  ' "$input"
+  ' "$1"
+}
+
+{
+  echo "# Grouped GEMM on an H200"
+  echo
+  echo "Made by \`scripts/gemm_tables.sh\` from \`bench/results/h200/gemm-n8192.json\` and \`gemm.json\`; nothing here is typed."
+  printf '\n## N 8192, K 2048\n\n'
+  tables "$results/gemm-n8192.json"
+  printf '\n## All shapes, earlier kernels\n\n'
+  tables "$results/gemm.json"
 } >"$work"
 mkdir -p "$(dirname "$out")"
 cp "$work" "$out"
+chmod 644 "$out"
 
 # docs/results/layer-alone.md: both GEMMs of a layer in one launch, from bench/results/h200/layer-alone.json.
 alone=$root/bench/results/h200/layer-alone.json
