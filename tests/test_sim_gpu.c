@@ -195,22 +195,41 @@ static void test_prototype_orders(void **state) {
   json_decref(root);
 }
 
-/* Rows that are sent once a token, not once a choice, leave the link to the others. */
+/* Tokens that cross once leave the link to L2's rows; inside one GPU copies cost what they did (docs/notes/moe.md:
+ * direct with dedup over direct without 1.005 on one H200, Qwen3-30B; 1.35 with 8 multiprocessors that make all
+ * copies). */
 static void test_dedup(void **state) {
   (void)state;
   layer l;
-  dt_layer_answer each, once;
+  dt_layer_answer each, once, few, again;
   int64_t rows[RANKS * RANKS] = {0};
-  published_layer("qwen3-30b", "crossed", 2048, &l);
+  published_layer("qwen3-30b", "crossed", 4096, &l);
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &each), DT_OK);
-  rows[1] = rows[2] = 2048; /* of 16,384 choices */
-  l.model.dispatch_rows = rows;
+  rows[1] = rows[2] = 4096; /* of 32,768 choices */
+  l.model.dedup = 1, l.model.dispatch_rows = rows;
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &once), DT_OK);
-  assert_true(once.total_s < 0.9 * each.total_s);
-  assert_true(fabs(each.plan_s + each.dispatch_s + each.tiles_s + each.combine_s + each.reduce_s - each.total_s) <
+  assert_true(once.total_s < 0.95 * each.total_s);
+  assert_true(fabs(once.plan_s + once.dispatch_s + once.tiles_s + once.combine_s + once.reduce_s - once.total_s) <
               1e-12);
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &again), DT_OK);
+  assert_true(again.total_s == once.total_s); /* the same question, the same answer */
+  l.model.dispatch_rows = NULL;               /* all tokens, which these are */
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &again), DT_OK);
+  assert_true(again.total_s == once.total_s);
+
+  published_layer("qwen3-30b", "balanced", 4096, &l); /* 8,192 tokens of one rank that has all experts */
+  for (int32_t g = 0; g < 128; g++) l.counts[g] += l.counts[128 + g];
+  l.model.ranks = 1, l.model.experts_per_rank = 128, l.tokens[0] = 8192;
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &each), DT_OK);
-  assert_true(each.total_s == once.total_s); /* the same question, the same answer */
+  l.model.dedup = 1;
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &once), DT_OK);
+  l.model.send_sms = 8, l.model.head = 1024;
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &few), DT_OK);
+  assert_true(fabs(once.total_s / each.total_s / 1.005 - 1) < 0.05);
+  assert_true(few.total_s > 1.12 * each.total_s);
+  for (int i = 0; i < COLUMNS - 1; i++)
+    for (l.model.ahead = -1; l.model.ahead < 3; l.model.ahead++)
+      assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[i], 1, &once), DT_OK);
 }
 
 /* No tokens anywhere, and one rank whose rows never leave. */
@@ -220,14 +239,16 @@ static void test_edges(void **state) {
   dt_layer_answer empty, single;
   start_layer(2048, 768, 16, 8, &l);
   for (int i = 0; i < COLUMNS - 1; i++) {
-    assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[i], 1, &empty), DT_OK);
-    assert_true(empty.total_s > 0 && empty.total_s < 60e-6);
+    for (l.model.dedup = 0; l.model.dedup < 2; l.model.dedup++) {
+      assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[i], 1, &empty), DT_OK);
+      assert_true(empty.total_s > 0 && empty.total_s < 60e-6);
+    }
   }
   l.model.ranks = 1, l.model.experts_per_rank = 7, l.tokens[0] = 1000;
   for (int e = 0; e < 7; e++) l.counts[e] = e * 381; /* from none to several bands, short ones among them */
   for (int i = 0; i < COLUMNS - 1; i++)
     for (int alone = 0; alone < 2; alone++) {
-      l.model.short_bands_alone = alone;
+      l.model.short_bands_alone = alone, l.model.dedup = i % 2;
       assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[i], 1, &single), DT_OK);
       assert_true(single.total_s > empty.total_s);
     }
@@ -276,6 +297,7 @@ static void test_refused(void **state) {
   REFUSED(DT_ERR_ARGUMENT, "ranks", l.model.ranks = 0);
   REFUSED(DT_ERR_ARGUMENT, "sms", l.model.sms = 1);
   REFUSED(DT_ERR_ARGUMENT, "head", l.model.head = 1025);
+  REFUSED(DT_ERR_ARGUMENT, "dedup", l.model.dedup = 2);
   REFUSED(DT_ERR_ARGUMENT, "counts[3]", l.counts[3] = -1);
   REFUSED(DT_ERR_ARGUMENT, "tokens[1]", l.tokens[1] = -1);
   REFUSED(DT_ERR_ARGUMENT, "cache_bytes", l.costs.cache_bytes = 0);

@@ -115,6 +115,8 @@ typedef struct dt_layer_costs {
   double copy_bytes_per_s;                                      /* all multiprocessors, own rows */
   double warp_bytes_per_s;                                      /* a warp that dispatches beside tiles */
   double copy_warps;                                            /* of them, a multiprocessor */
+  double expand_bytes_per_s;                                    /* dedup: a warp beside tiles, inside the GPU */
+  double sm_bytes_per_s;                                        /* dedup: a multiprocessor of the dispatch kernel */
   double launch_s, plan_s, plan_expert_s; /* a kernel; from the start until the table is there, and for each expert */
   double table_s;                         /* a table alone, before L1 and L2 alone */
   double fill_s;                          /* from a wait's end to the first multiplication */
@@ -134,10 +136,12 @@ typedef struct dt_layer_model {
   int32_t ranks, experts_per_rank, top_k;
   int64_t hidden, intermediate;
   int32_t sms;                  /* of a rank */
-  int32_t head;                 /* 1024ths of the dispatch that the kernel before the tiles copies; init: 256 */
+  int32_t dedup;                /* 1: tokens cross once, by a kernel beside the tiles; ranks copy rows themselves */
+  int32_t head;                 /* 1024ths of the copies that the dispatch kernel makes; 0: the layer's, -1: none */
+  int32_t send_sms, ahead;      /* dedup, as dt_cuda_moe_config; 0: the layer's */
   const int32_t *counts;        /* as in plan.h */
   const int64_t *tokens;        /* [ranks] */
-  const int64_t *dispatch_rows; /* [ranks][ranks] rows that a source sends to a peer; NULL: one for every slot */
+  const int64_t *dispatch_rows; /* dedup: [ranks][ranks] tokens that a source sends to a peer; NULL: all of them */
   int32_t rows_in_place;        /* 1: no plan, no dispatch, no reduction: L1 and L2, whose rows go to their owners */
   int32_t short_bands_alone;    /* 1: an expert's last band of at most 64 rows is not paired (until b9009e7) */
 } dt_layer_model;

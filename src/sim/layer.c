@@ -81,7 +81,7 @@ static void take(layer_world *world, const layer_event *event) {
   layer_rank *rank = &world->rank[event->rank];
   switch (event->kind) {
   case LAYER_START:
-    layer_start_tiles(world, event->rank);
+    layer_start_tiles(world, event->rank, event->index, event->rows);
     return;
   case LAYER_ARRIVED:
     rank->arrived[event->index] += event->rows;
@@ -90,7 +90,10 @@ static void take(layer_world *world, const layer_event *event) {
     if (rank->started) layer_wake(world, rank);
     return;
   case LAYER_COPIED:
-    layer_copy_next(world, event->rank, event->index, event->rows);
+    if (world->model->dedup)
+      layer_expand_next(world, event->rank);
+    else
+      layer_copy_next(world, event->rank, event->index, event->rows);
     return;
   case LAYER_RELEASED:
     layer_release(world, rank, event->index);
@@ -175,11 +178,17 @@ static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *cos
   while (world.piece_rows > 8 && world.piece_rows * 2 * model->hidden > BAND_BYTES) world.piece_rows /= 2;
   dt_status status = world.rank ? DT_OK : no_memory();
   for (int32_t r = 0; !status && r < model->ranks; r++) status = create_rank(&world, r);
-  for (int32_t r = 0; !status && r < model->ranks; r++) status = layer_dispatch_create(&world, r);
   if (!status) {
     world.now = world.in_place ? 0.0 : costs->plan_s + costs->plan_expert_s * model->experts_per_rank * model->ranks;
-    for (int32_t r = 0; r < model->ranks; r++) layer_dispatch_start(&world, r);
-    run(&world);
+    const int32_t dedup = model->dedup && !world.in_place;
+    for (int32_t r = 0; !status && r < model->ranks; r++)
+      status = dedup ? layer_dedup_create(&world, r) : layer_dispatch_create(&world, r);
+    for (int32_t r = 0; !status && r < model->ranks; r++)
+      if (dedup)
+        status = layer_dedup_start(&world, r);
+      else
+        layer_dispatch_start(&world, r);
+    if (!status) run(&world);
     status = world.no_memory ? no_memory() : read_answer(&world, answer);
     *energy = 0.0;
     for (int32_t r = 0; r < model->ranks; r++)
@@ -236,7 +245,10 @@ static dt_status check(const dt_layer_model *m) {
                 {"hidden", m->hidden, 1, 1 << 20},
                 {"intermediate", m->intermediate, 1, 1 << 20},
                 {"sms", m->sms, 2, 1 << 12},
-                {"head", m->head, 0, 1024}};
+                {"head", m->head, -1, 1024},
+                {"dedup", m->dedup, 0, 1},
+                {"send_sms", m->send_sms, 0, 1 << 12},
+                {"ahead", m->ahead, -1, 1 << 20}};
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
     if (fields[i].value < fields[i].least || fields[i].value > fields[i].most)
       return dt_fail(DT_ERR_ARGUMENT, "%s: %lld; %lld to %lld is allowed", fields[i].name, (long long)fields[i].value,
@@ -264,8 +276,7 @@ static dt_status check_order(const dt_layer_order *o) {
 }
 
 void dt_layer_model_init(dt_layer_model *model) {
-  *model =
-      (dt_layer_model){.size = sizeof *model, .ranks = 1, .experts_per_rank = 1, .top_k = 1, .sms = 132, .head = 256};
+  *model = (dt_layer_model){.size = sizeof *model, .ranks = 1, .experts_per_rank = 1, .top_k = 1, .sms = 132};
 }
 
 dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *orders,

@@ -16,6 +16,7 @@ typedef struct layer_task {
 typedef struct layer_table {
   layer_task *tasks;
   int32_t count, bands;
+  int32_t ahead;       /* dedup: experts whose early runs of L1 come first */
   int32_t *band_rows;  /* [bands] */
   int32_t *first_band; /* [experts + 1] */
 } layer_table;
@@ -23,6 +24,7 @@ typedef struct layer_table {
 /* Rows of one expert and source in one band of `peer`, copied by one warp, or by all before the tiles. */
 typedef struct layer_piece {
   int32_t rows, peer, band;
+  double ready; /* dedup: when its last token is here */
 } layer_piece;
 
 /* What the cache may still hold: the rank's memory traffic when it was read from the first byte to the last, and the
@@ -71,7 +73,8 @@ typedef struct layer_event {
   double at;
   uint64_t order;
   layer_event_kind kind;
-  int32_t rank, index, rows; /* START: -; ARRIVED: band, rows; COPIED: piece, rows so far; RELEASED: task */
+  int32_t rank, index,
+      rows; /* START: clusters from, to; ARRIVED: band, rows; COPIED: piece, rows so far; RELEASED: task */
 } layer_event;
 
 typedef struct layer_world {
@@ -99,13 +102,22 @@ void layer_table_release(layer_table *table);
 void layer_push(layer_world *world, layer_event event);
 int layer_pop(layer_world *world, double before, layer_event *event); /* 0: none until then */
 
+/* layer_dedup.c */
+/* The early or the late bands of L1 of an expert; how many experts' early runs come first. */
+void layer_half(const layer_world *world, int32_t rank, int32_t expert, int32_t early, int32_t *first_band,
+                int32_t *rows);
+int32_t layer_ahead(const layer_world *world, int32_t rank, const int32_t *early);
+dt_status layer_dedup_create(layer_world *world, int32_t rank);
+dt_status layer_dedup_start(layer_world *world, int32_t rank);
+void layer_expand_next(layer_world *world, int32_t rank); /* a warp beside the tiles */
+
 /* layer_dispatch.c */
+int layer_add_piece(layer_rank *rank, int32_t *room, layer_piece piece);
 dt_status layer_dispatch_create(layer_world *world, int32_t rank);
 void layer_dispatch_start(layer_world *world, int32_t rank);                         /* the kernel before the tiles */
 void layer_copy_next(layer_world *world, int32_t rank, int32_t piece, int32_t rows); /* a warp beside them */
 /* Gives bytes to the link; returns when they are visible, and in *accepted when their sender goes on. */
 double layer_link(layer_world *world, layer_rank *rank, double bytes, double *accepted);
-double layer_row_bytes(const layer_world *world, int32_t source, int32_t peer); /* on the link */
 
 /* layer_memory.c */
 void layer_advance(layer_world *world, layer_rank *rank); /* to world->now */
@@ -113,11 +125,17 @@ void layer_rates(layer_world *world, layer_rank *rank);
 double layer_read_rows(const layer_world *world, layer_rank *rank, layer_panel *rows, double bytes);
 
 /* layer_cluster.c */
-void layer_start_tiles(layer_world *world, int32_t rank);
+void layer_start_tiles(layer_world *world, int32_t rank, int32_t first, int32_t end); /* clusters */
 void layer_wake(layer_world *world, layer_rank *rank);
 void layer_finish(layer_world *world, int32_t rank, int32_t cluster);
 void layer_release(layer_world *world, layer_rank *rank, int32_t task);
 
+/* 1024ths of the copies that the dispatch kernel makes. */
+static inline int32_t layer_head(const layer_world *world) {
+  const int32_t head = world->model->head;
+  if (world->order.schedule == DT_SCHEDULE_SERIAL) return 1024;
+  return head < 0 ? 0 : head > 0 ? head : world->model->dedup ? 384 : 256;
+}
 static inline int32_t layer_divide_up(int64_t a, int64_t b) {
   return (int32_t)((a + b - 1) / b);
 }

@@ -92,16 +92,23 @@ static void go_on(layer_world *world, layer_rank *rank, int32_t self, int waited
   }
 }
 
-void layer_start_tiles(layer_world *world, int32_t index) {
+void layer_start_tiles(layer_world *world, int32_t index, int32_t first, int32_t end) {
   layer_rank *rank = &world->rank[index];
-  rank->updated = world->now;
+  if (rank->started)
+    layer_advance(world, rank);
+  else
+    rank->updated = world->now;
   rank->started = 1;
   for (int32_t held = 1; held <= 3; held++)
-    for (int32_t i = 0; i < world->clusters; i++) draw(rank, &rank->cluster[i], held);
-  for (int32_t i = 0; i < world->clusters; i++) go_on(world, rank, i, 1);
+    for (int32_t i = first; i < end; i++) draw(rank, &rank->cluster[i], held);
+  for (int32_t i = first; i < end; i++) go_on(world, rank, i, 1);
   layer_rates(world, rank);
-  const int32_t warps = (int32_t)(world->costs->copy_warps * world->model->sms);
-  for (int32_t i = 0; i < warps; i++) layer_copy_next(world, index, -1, 0);
+  const int32_t warps = (int32_t)(world->costs->copy_warps * 2 * (end - first));
+  for (int32_t i = 0; i < warps; i++)
+    if (world->model->dedup)
+      layer_expand_next(world, index);
+    else
+      layer_copy_next(world, index, -1, 0);
 }
 
 void layer_wake(layer_world *world, layer_rank *rank) {

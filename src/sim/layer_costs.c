@@ -28,6 +28,8 @@ static const struct {
     {offsetof(dt_layer_costs, copy_bytes_per_s), "sim_layer_copy_bytes_per_s", NAN},
     {offsetof(dt_layer_costs, warp_bytes_per_s), "sim_layer_warp_bytes_per_s", 1.5e9},
     {offsetof(dt_layer_costs, copy_warps), "sim_layer_copy_warps_count", 1.5},
+    {offsetof(dt_layer_costs, expand_bytes_per_s), "sim_layer_expand_bytes_per_s", 2.1e9},
+    {offsetof(dt_layer_costs, sm_bytes_per_s), "sim_layer_sm_bytes_per_s", 35e9},
     {offsetof(dt_layer_costs, launch_s), "sim_layer_launch_s", NAN},
     {offsetof(dt_layer_costs, plan_s), "sim_layer_plan_s", 20e-6},
     {offsetof(dt_layer_costs, plan_expert_s), "sim_layer_plan_expert_s", 30e-9},
@@ -129,6 +131,8 @@ dt_status dt_layer_costs_check(const dt_layer_costs *costs) {
                {"copy_bytes_per_s", costs->copy_bytes_per_s},
                {"warp_bytes_per_s", costs->warp_bytes_per_s},
                {"copy_warps", costs->copy_warps},
+               {"expand_bytes_per_s", costs->expand_bytes_per_s},
+               {"sm_bytes_per_s", costs->sm_bytes_per_s},
                {"reduce_bytes_per_s", costs->reduce_bytes_per_s}};
   for (size_t i = 0; i < sizeof above / sizeof *above; i++)
     if (above[i].value <= 0.0)

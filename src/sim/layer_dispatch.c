@@ -8,15 +8,6 @@
 
 enum { PIECE_BYTES = 160 * 1024, COPY_BYTES = 16384 };
 
-double layer_row_bytes(const layer_world *world, int32_t source, int32_t peer) {
-  const dt_layer_model *m = world->model;
-  const double bytes = 2.0 * (double)m->hidden;
-  if (!m->dispatch_rows || source == peer) return bytes;
-  int64_t slots = 0;
-  for (int32_t e = 0; e < world->experts; e++) slots += layer_count(world, source, peer, e);
-  return slots ? bytes * (double)m->dispatch_rows[source * m->ranks + peer] / (double)slots : bytes;
-}
-
 double layer_link(layer_world *world, layer_rank *rank, double bytes, double *accepted) {
   const dt_layer_costs *c = world->costs;
   rank->link_free = fmax(rank->link_free, world->now) + bytes / c->link_bytes_per_s;
@@ -24,7 +15,7 @@ double layer_link(layer_world *world, layer_rank *rank, double bytes, double *ac
   return rank->link_free + c->link_latency_s;
 }
 
-static int add(layer_rank *rank, int32_t *room, layer_piece piece) {
+int layer_add_piece(layer_rank *rank, int32_t *room, layer_piece piece) {
   if (rank->piece_count == *room) {
     *room = *room ? 2 * *room : 1024;
     layer_piece *pieces = realloc(rank->pieces, (size_t)*room * sizeof *pieces);
@@ -50,7 +41,7 @@ dt_status layer_dispatch_create(layer_world *world, int32_t self) {
       while (good && low < end) {
         const int32_t cut = (low / world->piece_rows + 1) * world->piece_rows, to = cut < end ? cut : end;
         const int32_t band = world->rank[peer].table.first_band[e] + low / LAYER_BAND;
-        good = add(rank, &room, (layer_piece){to - low, peer, band});
+        good = layer_add_piece(rank, &room, (layer_piece){to - low, peer, band, 0.0});
         low = to;
       }
     }
@@ -60,12 +51,12 @@ dt_status layer_dispatch_create(layer_world *world, int32_t self) {
 void layer_dispatch_start(layer_world *world, int32_t self) {
   const dt_layer_costs *c = world->costs;
   layer_rank *rank = &world->rank[self];
-  const int64_t head_of = world->order.schedule == DT_SCHEDULE_SERIAL ? 1024 : world->model->head;
+  const int64_t head_of = layer_head(world);
   const int32_t head = world->in_place ? rank->piece_count : (int32_t)((rank->piece_count * head_of + 1023) / 1024);
   double away = 0.0, own = 0.0;
   for (int32_t i = 0; i < head && !world->in_place; i++) {
     const layer_piece *piece = &rank->pieces[i];
-    const double bytes = piece->rows * layer_row_bytes(world, self, piece->peer);
+    const double bytes = 2.0 * piece->rows * (double)world->model->hidden;
     *(piece->peer == self ? &own : &away) += bytes;
   }
   rank->next_piece = head;
@@ -84,7 +75,8 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
   }
   const double start = world->in_place ? world->now : end;
   world->dispatched = fmax(world->dispatched, start);
-  layer_push(world, (layer_event){.at = start + c->launch_s, .kind = LAYER_START, .rank = self});
+  layer_push(world,
+             (layer_event){.at = start + c->launch_s, .kind = LAYER_START, .rank = self, .rows = world->clusters});
 }
 
 void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t copied) {
@@ -96,7 +88,7 @@ void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t co
     copied = 0;
   }
   const layer_piece *piece = &rank->pieces[index];
-  const double row_bytes = layer_row_bytes(world, self, piece->peer);
+  const double row_bytes = 2.0 * (double)world->model->hidden;
   int32_t rows = (int32_t)(COPY_BYTES / (2 * world->model->hidden));
   rows = rows < 1 ? 1 : rows;
   if (rows > piece->rows - copied) rows = piece->rows - copied;

@@ -54,18 +54,45 @@ static int32_t run_tasks(const layer_run *run, int32_t raster_bands, layer_task 
   return count;
 }
 
+static int dedups(const layer_world *world) {
+  return world->model->dedup && !world->in_place;
+}
+
+static layer_run l2_run(const layer_world *world, int32_t expert, const layer_table *table, const int32_t *rows) {
+  return (layer_run){expert, rows[expert],     table->first_band[expert],
+                     0,      world->columns_2, world->model->short_bands_alone};
+}
+
+/* L1 of an expert, or with dedup its early or its late bands. */
+static layer_run l1_run(const layer_world *world, int32_t rank, int32_t expert, int32_t early, const layer_table *table,
+                        const int32_t *rows) {
+  layer_run run = {expert, rows[expert],     table->first_band[expert],
+                   1,      world->columns_1, world->model->short_bands_alone};
+  int32_t first = 0;
+  if (dedups(world)) layer_half(world, rank, expert, early, &first, &run.rows);
+  run.first_band += first;
+  return run;
+}
+
 typedef struct layer_groups {
   int32_t *l1, *l2;  /* [experts + 1] first task */
   int32_t *group;    /* [experts] */
   int32_t *group_l1; /* [groups + 1] L1 tasks before each */
-  int32_t count;
+  int32_t *early;    /* [experts + 1] L1 tasks of early runs before; without dedup all are */
+  int32_t count, ahead;
 } layer_groups;
+
+/* The experts whose early runs come first are one group. */
+static int32_t raw_group(const layer_world *world, const layer_groups *groups, int32_t expert) {
+  const int32_t first = groups->ahead, waves = world->order.wave_experts;
+  if (expert < first) return -1;
+  return waves > 0 ? (expert - first) / waves : (groups->l1[expert] - groups->l1[first]) / world->order.group_tasks;
+}
 
 static void make_groups(const layer_world *world, layer_groups *groups) {
   int32_t before = 0, group = 0;
   for (int32_t e = 0; e < world->experts; e++) {
-    const int32_t raw =
-        world->order.wave_experts > 0 ? e / world->order.wave_experts : groups->l1[e] / world->order.group_tasks;
+    const int32_t raw = raw_group(world, groups, e);
     if (e > 0 && raw != before) group++;
     if (e == 0 || raw != before) groups->group_l1[group] = groups->l1[e];
     groups->group[e] = group;
@@ -81,7 +108,8 @@ static int32_t l1_before(const layer_world *world, const layer_groups *groups, i
   const int32_t all = groups->l1[world->experts], lead = world->order.lead;
   if (lead >= ALL) return all;
   if (world->order.schedule == DT_SCHEDULE_ALTERNATE) {
-    const int32_t need = groups->l1[expert + 1] - groups->l2[expert];
+    const int32_t out = expert + 1 > groups->ahead ? expert + 1 : groups->ahead; /* all of its L1 is */
+    const int32_t need = groups->l1[out] - groups->l2[expert];
     const int32_t warm = groups->group_l1[lead < groups->count ? lead : groups->count];
     if (need > *peak) *peak = need;
     const int32_t at = task + (warm > *peak ? warm : *peak);
@@ -91,43 +119,59 @@ static int32_t l1_before(const layer_world *world, const layer_groups *groups, i
   return groups->group_l1[group < groups->count ? group : groups->count];
 }
 
-static dt_status fill(const layer_world *world, const int32_t *rows, layer_groups *groups, layer_table *table) {
-  const int32_t raster = world->order.raster_bands, alone = world->model->short_bands_alone;
+/* All L1 tasks in order: early runs of the experts ahead, their late runs, then expert by expert. */
+static void list_l1(const layer_world *world, int32_t rank, const layer_groups *groups, const layer_table *table,
+                    const int32_t *rows, layer_task *to) {
+  const int32_t raster = world->order.raster_bands, halves = dedups(world) ? 2 : 1;
+  for (int32_t half = 0; half < halves; half++)
+    for (int32_t e = 0; e < groups->ahead; e++) {
+      const layer_run run = l1_run(world, rank, e, half == 0, table, rows);
+      to += run_tasks(&run, raster, to);
+    }
+  for (int32_t e = groups->ahead; e < world->experts; e++)
+    for (int32_t half = 0; half < halves; half++) {
+      const layer_run run = l1_run(world, rank, e, half == 0, table, rows);
+      to += run_tasks(&run, raster, to);
+    }
+}
+
+static void count_tasks(const layer_world *world, int32_t rank, layer_groups *groups, layer_table *table,
+                        const int32_t *rows) {
+  const int32_t raster = world->order.raster_bands;
   for (int32_t e = 0; e < world->experts; e++) {
-    const layer_run l1 = {e, rows[e], table->first_band[e], 1, world->columns_1, alone};
-    const layer_run l2 = {e, rows[e], table->first_band[e], 0, world->columns_2, alone};
-    groups->l1[e + 1] = groups->l1[e] + run_tasks(&l1, raster, NULL);
+    const layer_run early = l1_run(world, rank, e, 1, table, rows), late = l1_run(world, rank, e, 0, table, rows);
+    const layer_run l2 = l2_run(world, e, table, rows);
+    const int32_t first = run_tasks(&early, raster, NULL);
+    groups->early[e + 1] = groups->early[e] + first;
+    groups->l1[e + 1] = groups->l1[e] + first + (dedups(world) ? run_tasks(&late, raster, NULL) : 0);
     groups->l2[e + 1] = groups->l2[e] + run_tasks(&l2, raster, NULL);
   }
+  groups->ahead = dedups(world) ? layer_ahead(world, rank, groups->early) : 0;
+  table->ahead = groups->ahead;
+}
+
+static dt_status fill(const layer_world *world, int32_t rank, const int32_t *rows, layer_groups *groups,
+                      layer_table *table) {
+  count_tasks(world, rank, groups, table, rows);
   make_groups(world, groups);
   const int32_t all = groups->l1[world->experts];
   table->count = all + groups->l2[world->experts];
   table->tasks = malloc(((size_t)table->count + 1) * sizeof *table->tasks);
-  layer_task *first = malloc(((size_t)all + 1) * sizeof *first);
+  layer_task *first = malloc(((size_t)table->count + 1) * sizeof *first), *second = first + all;
   if (!table->tasks || !first) {
     free(first);
     return DT_ERR_MEMORY;
   }
+  list_l1(world, rank, groups, table, rows, first);
   int32_t place = 0, done = 0, peak = INT32_MIN;
   for (int32_t e = 0; e < world->experts; e++) {
-    const layer_run l1 = {e, rows[e], table->first_band[e], 1, world->columns_1, alone};
-    run_tasks(&l1, raster, first + groups->l1[e]);
-  }
-  for (int32_t e = 0; e < world->experts; e++) {
-    const layer_run l2 = {e, rows[e], table->first_band[e], 0, world->columns_2, alone};
-    const int32_t count = groups->l2[e + 1] - groups->l2[e];
-    layer_task *second = malloc(((size_t)count + 1) * sizeof *second);
-    if (!second) {
-      free(first);
-      return DT_ERR_MEMORY;
-    }
-    run_tasks(&l2, raster, second);
+    const layer_run l2 = l2_run(world, e, table, rows);
+    const int32_t count = run_tasks(&l2, world->order.raster_bands, second);
     for (int32_t i = 0; i < count; i++) {
       const int32_t before = l1_before(world, groups, e, groups->l2[e] + i, &peak);
       while (done < before) table->tasks[place++] = first[done++];
       table->tasks[place++] = second[i];
     }
-    free(second);
   }
   while (done < all) table->tasks[place++] = first[done++];
   free(first);
@@ -137,7 +181,7 @@ static dt_status fill(const layer_world *world, const int32_t *rows, layer_group
 dt_status layer_table_create(const layer_world *world, int32_t rank, layer_table *table) {
   const int32_t experts = world->experts;
   const size_t n = (size_t)experts + 2;
-  int32_t *memory = calloc(5 * n, sizeof *memory);
+  int32_t *memory = calloc(6 * n, sizeof *memory);
   *table = (layer_table){.first_band = calloc(n, sizeof *table->first_band)};
   dt_status status = memory && table->first_band ? DT_OK : DT_ERR_MEMORY;
   if (!status) {
@@ -154,8 +198,12 @@ dt_status layer_table_create(const layer_world *world, int32_t rank, layer_table
         const int32_t left = rows[e] - (b - table->first_band[e]) * LAYER_BAND;
         table->band_rows[b] = left < LAYER_BAND ? left : LAYER_BAND;
       }
-    layer_groups groups = {memory + n, memory + 2 * n, memory + 3 * n, memory + 4 * n, 0};
-    if (!status) status = fill(world, rows, &groups, table);
+    layer_groups groups = {.l1 = memory + n,
+                           .l2 = memory + 2 * n,
+                           .group = memory + 3 * n,
+                           .group_l1 = memory + 4 * n,
+                           .early = memory + 5 * n};
+    if (!status) status = fill(world, rank, rows, &groups, table);
   }
   free(memory);
   return status ? dt_fail(status, "price of a layer: no memory for its table") : DT_OK;

@@ -150,18 +150,28 @@ static void count_rows(const bench_moe_row *row, const int32_t *ids, int64_t *ro
     }
 }
 
-/* Of the methods that dispatch so: layers launched as a graph, with the head that the price assumes. */
-static int price_methods(const device_layer *layer, int dedup, bench_moe_methods *methods) {
+static int dispatches_alike(const dt_moe_bench_method *a, const dt_moe_bench_method *b) {
+  return (a->dedup != 0) == (b->dedup != 0) && a->head == b->head && a->send_sms == b->send_sms && a->ahead == b->ahead;
+}
+
+/* Of method `first` and all behind it that dispatch as it does: layers launched as a graph. */
+static int price_alike(device_layer *layer, const int64_t *rows, int32_t first, bench_moe_methods *methods) {
+  const dt_moe_bench_method *like = &methods->list[first];
   dt_layer_order orders[BENCH_MOE_METHODS];
   double predicted_s[BENCH_MOE_METHODS];
   int32_t of[BENCH_MOE_METHODS], count = 0;
-  for (int32_t m = 0; m < methods->count; m++) {
+  for (int32_t m = first; m < methods->count; m++) {
     const dt_moe_bench_method *method = &methods->list[m];
-    if (method->part >= 0 || !method->graph || method->head || (method->dedup != 0) != dedup) continue;
+    if (method->part >= 0 || !method->graph || !dispatches_alike(method, like)) continue;
     of[count] = m;
     orders[count++] = (dt_layer_order){method->schedule, method->raster_bands, method->group_tasks, method->lead,
                                        method->wave_experts};
   }
+  layer->dedup = like->dedup != 0;
+  layer->dispatch_rows = layer->dedup ? rows : NULL;
+  layer->head = like->head;
+  layer->send_sms = like->send_sms;
+  layer->ahead = like->ahead;
   const int code = device_price(layer, orders, count, predicted_s);
   for (int32_t i = 0; i < count; i++) methods->predicted_s[of[i]] = predicted_s[i];
   return code;
@@ -193,9 +203,12 @@ int bench_moe_price(const bench_moe_row *row, const device_machine *machine, int
                         .counts = counts,
                         .tokens = tokens,
                         .sms = sms};
-  for (int dedup = 0; dedup < 2 && code == TOOL_OK; dedup++) {
-    layer.dispatch_rows = dedup ? rows : NULL;
-    code = price_methods(&layer, dedup, methods);
+  for (int32_t m = 0; m < methods->count && code == TOOL_OK; m++) {
+    const dt_moe_bench_method *method = &methods->list[m];
+    int seen = method->part >= 0 || !method->graph;
+    for (int32_t i = 0; i < m && !seen; i++)
+      seen = methods->list[i].part < 0 && methods->list[i].graph && dispatches_alike(&methods->list[i], method);
+    if (!seen) code = price_alike(&layer, rows, m, methods);
   }
   free(ids), free(weights), free(counts);
   return code;

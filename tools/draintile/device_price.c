@@ -17,7 +17,10 @@ static int prepare(const device_layer *layer, dt_layer_model *model, dt_layer_co
   model->counts = layer->counts;
   model->tokens = layer->tokens;
   model->dispatch_rows = layer->dispatch_rows;
-  if (layer->head > 0) model->head = layer->head;
+  model->dedup = layer->dedup;
+  model->head = layer->head;
+  model->send_sms = layer->send_sms;
+  model->ahead = layer->ahead;
   const dt_status status =
       dt_layer_costs_from_platform(layer->platform, layer->hidden, layer->intermediate, layer->sms, costs);
   return status ? log_status(status, "platform") : TOOL_OK;

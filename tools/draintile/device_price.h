@@ -9,11 +9,11 @@ typedef struct device_layer {
   const dt_platform *platform;
   int32_t ranks, experts, top_k; /* experts of all ranks */
   int64_t hidden, intermediate;
-  const int32_t *counts;        /* [ranks][experts] */
-  const int64_t *tokens;        /* [ranks] */
-  const int64_t *dispatch_rows; /* [ranks][ranks] rows from a rank to another; NULL: a row a choice */
-  int32_t head;                 /* 1024ths of the dispatch before the tiles; 0: the layer's */
-  int32_t sms;                  /* of a rank */
+  const int32_t *counts;                /* [ranks][experts] */
+  const int64_t *tokens;                /* [ranks] */
+  const int64_t *dispatch_rows;         /* [ranks][ranks] tokens from a rank to another, with dedup; NULL: all */
+  int32_t dedup, head, send_sms, ahead; /* as dt_cuda_moe_config */
+  int32_t sms;                          /* of a rank */
 } device_layer;
 
 /* Seconds of each order; NaN where the platform does not know tiles. Exit codes. */

@@ -56,6 +56,7 @@ static device_layer layer_of(const moe_job *job, int64_t *tokens) {
                         .intermediate = job->info->intermediate,
                         .counts = job->shared.counts,
                         .tokens = tokens,
+                        .dedup = args_choice(job->args, "dedup"),
                         .sms = job->shared.facts[0].sms};
 }
 

@@ -1,0 +1,149 @@
+/* Dispatch with dedup: a kernel on a few multiprocessors sends every token once to each rank that wants it, in order,
+ * and makes the first copies to expert rows; warps beside the tiles make the others. Tiles start at once on the other
+ * multiprocessors, with rows that need no link. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "layer.h"
+
+enum { SEND_SMS = 32, SEND_WARPS = 24, TOKENS_A_WAVE = 2048, EXPAND_ROWS = 32, EXPAND_BYTES = 80 * 1024 };
+
+void layer_half(const layer_world *world, int32_t self, int32_t expert, int32_t early, int32_t *first_band,
+                int32_t *rows) {
+  int32_t all = 0;
+  for (int32_t source = 0; source < world->model->ranks; source++) all += layer_count(world, source, self, expert);
+  const int32_t bands = layer_divide_up(all, LAYER_BAND);
+  const int32_t remote = layer_divide_up(all - layer_count(world, self, self, expert), LAYER_BAND);
+  const int32_t cut = remote < bands ? remote : (bands + 3) / 4;
+  const int32_t upper = cut * LAYER_BAND < all ? cut * LAYER_BAND : all, lower = early == (remote < bands);
+  *first_band = lower ? cut : 0;
+  *rows = lower ? all - upper : upper;
+}
+
+int32_t layer_ahead(const layer_world *world, int32_t self, const int32_t *early) {
+  const dt_layer_model *m = world->model;
+  int64_t most = 0;
+  for (int32_t r = 0; r < m->ranks; r++)
+    if (r != self && m->tokens[r] > most) most = m->tokens[r];
+  const int64_t waves = m->ahead ? m->ahead : 1 + most * (m->ranks - 1) / TOKENS_A_WAVE;
+  if (most == 0 || waves < 0) return 0;
+  int32_t last = 0;
+  while (last < world->experts && early[last + 1] <= waves * world->clusters - 1) last++;
+  return last + 1 < world->experts ? last + 1 : world->experts;
+}
+
+static double sent_bytes(const layer_world *world, int32_t source) {
+  const dt_layer_model *m = world->model;
+  double rows = 0.0;
+  for (int32_t peer = 0; peer < m->ranks; peer++)
+    if (peer != source)
+      rows += (double)(m->dispatch_rows ? m->dispatch_rows[source * m->ranks + peer] : m->tokens[source]);
+  return 2.0 * rows * (double)m->hidden;
+}
+
+/* When the tokens of rows [low, high) of an expert are here: a source's rows are in the order of its tokens. */
+static double ready_at(const layer_world *world, int32_t self, int32_t expert, int32_t low, int32_t high) {
+  const dt_layer_costs *c = world->costs;
+  const int32_t ranks = world->model->ranks;
+  double ready = world->now;
+  int32_t first = 0;
+  for (int32_t k = 1; k < ranks; k++) {
+    const int32_t source = (self + k) % ranks, rows = layer_count(world, source, self, expert);
+    const int32_t last = (high < first + rows ? high : first + rows) - first;
+    if (last > 0 && low < first + rows)
+      ready = fmax(ready, world->now + c->fill_s + c->link_latency_s +
+                              sent_bytes(world, source) / c->link_bytes_per_s * last / rows);
+    first += rows;
+  }
+  return ready;
+}
+
+static int add_run(layer_world *world, int32_t self, int32_t expert, int32_t early, int32_t *room) {
+  layer_rank *rank = &world->rank[self];
+  int32_t first_band, rows, step = EXPAND_ROWS, good = 1;
+  while (step > 4 && 2 * step * world->model->hidden > EXPAND_BYTES) step /= 2;
+  layer_half(world, self, expert, early, &first_band, &rows);
+  for (int32_t row = 0; good && row < rows; row += step) {
+    const int32_t low = first_band * LAYER_BAND + row, count = rows - row < step ? rows - row : step;
+    const layer_piece piece = {count, self, rank->table.first_band[expert] + low / LAYER_BAND,
+                               ready_at(world, self, expert, low, low + count)};
+    good = layer_add_piece(rank, room, piece);
+  }
+  return good;
+}
+
+/* In the order of L1. world->now: when the kernel starts. */
+dt_status layer_dedup_create(layer_world *world, int32_t self) {
+  const int32_t ahead = world->rank[self].table.ahead;
+  int32_t room = 0, good = 1;
+  for (int32_t e = 0; e < ahead; e++) good = good && add_run(world, self, e, 1, &room);
+  for (int32_t e = 0; e < ahead; e++) good = good && add_run(world, self, e, 0, &room);
+  for (int32_t e = ahead; e < world->experts; e++)
+    good = good && add_run(world, self, e, 1, &room) && add_run(world, self, e, 0, &room);
+  return good ? DT_OK : dt_fail(DT_ERR_MEMORY, "price of a layer: no memory for its dispatch");
+}
+
+static void arrive(layer_world *world, int32_t self, const layer_piece *piece, double done) {
+  layer_push(world, (layer_event){.at = done + world->costs->release_s,
+                                  .kind = LAYER_ARRIVED,
+                                  .rank = self,
+                                  .index = piece->band,
+                                  .rows = piece->rows});
+}
+
+static void start_at(layer_world *world, int32_t self, double at, int32_t first, int32_t end) {
+  layer_push(
+      world,
+      (layer_event){.at = at + world->costs->launch_s, .kind = LAYER_START, .rank = self, .index = first, .rows = end});
+}
+
+/* The first `head` pieces by the kernel's warps, of which every other block's send before. Returns when all is done. */
+static double expand_head(layer_world *world, int32_t self, int32_t head, int32_t warps, double *free_at) {
+  const dt_layer_costs *c = world->costs;
+  layer_rank *rank = &world->rank[self];
+  const double begin = world->now + c->fill_s, sent = begin + sent_bytes(world, self) / c->link_bytes_per_s;
+  double end = sent;
+  for (int32_t w = 0; w < warps; w++) free_at[w] = w % 2 == 0 ? sent : begin;
+  for (int32_t i = 0; i < head; i++) {
+    int32_t first = 0;
+    for (int32_t w = 1; w < warps; w++)
+      if (free_at[w] < free_at[first]) first = w;
+    const layer_piece *piece = &rank->pieces[i];
+    const double bytes = 2.0 * piece->rows * (double)world->model->hidden;
+    free_at[first] = fmax(free_at[first], piece->ready) + bytes * SEND_WARPS / c->sm_bytes_per_s;
+    end = fmax(end, free_at[first]);
+    arrive(world, self, piece, free_at[first]);
+  }
+  rank->link_free = sent;
+  rank->next_piece = head;
+  return end;
+}
+
+dt_status layer_dedup_start(layer_world *world, int32_t self) {
+  const dt_layer_model *m = world->model;
+  const int32_t serial = world->order.schedule == DT_SCHEDULE_SERIAL, clusters = world->clusters;
+  const int32_t wanted = serial ? 2 * clusters : m->send_sms ? m->send_sms : SEND_SMS;
+  const int32_t sms = wanted < 2 * clusters ? wanted : 2 * clusters, warps = SEND_WARPS * sms;
+  const int32_t pieces = world->rank[self].piece_count;
+  double *free_at = malloc(((size_t)warps + 1) * sizeof *free_at);
+  if (!free_at) return dt_fail(DT_ERR_MEMORY, "price of a layer: no memory for its dispatch");
+  const double end =
+      expand_head(world, self, (int32_t)(((int64_t)pieces * layer_head(world) + 1023) / 1024), warps, free_at);
+  free(free_at);
+  const int32_t first = serial ? 0 : clusters - sms / 2;
+  world->dispatched = fmax(world->dispatched, first > 0 ? world->now : end);
+  if (first > 0) start_at(world, self, world->now, 0, first);
+  start_at(world, self, end, first, clusters);
+  return DT_OK;
+}
+
+void layer_expand_next(layer_world *world, int32_t self) {
+  layer_rank *rank = &world->rank[self];
+  if (rank->next_piece >= rank->piece_count) return;
+  const layer_piece *piece = &rank->pieces[rank->next_piece++];
+  const double bytes = 2.0 * piece->rows * (double)world->model->hidden;
+  const double done = fmax(world->now, piece->ready) + bytes / world->costs->expand_bytes_per_s;
+  arrive(world, self, piece, done);
+  layer_push(world, (layer_event){.at = done, .kind = LAYER_COPIED, .rank = self});
+}
