@@ -27,7 +27,7 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
      value: {layer_s: ($m.deepep_us[$i] * 1e-6), compute_s: ($m.compute_us[$i] * 1e-6)}}] | from_entries) as $deepep |
   [$files[].rows[] | (key) as $key | .methods |= map(if .graph then .predicted_s = $prices[$key][.name] else . end) |
    . as $row | best as $best |
-   ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(.predicted_s) else null end) as $auto |
+   ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(.predicted_s * (if .schedule == "direct" then 1 else 1.005 end)) else null end) as $auto |
    . + {
      over_limit: ($best | over($row.limit.limit_s)),
      interleave_over_wave: (of("wave").median_s | over($row | of("interleave").median_s)),
