@@ -292,7 +292,7 @@ dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *cost
 
 dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs *costs, double *compute_s) {
   const dt_layer_order direct = {.schedule = DT_SCHEDULE_DIRECT};
-  dt_layer_answer answer;
+  dt_layer_answer answer = {.total_s = 0.0};
   double clock = 1.0, energy;
   dt_status status = check(model);
   if (!status) status = dt_layer_costs_check(costs);

@@ -157,11 +157,12 @@ static dt_status fill(const layer_world *world, int32_t rank, const int32_t *row
   const int32_t all = groups->l1[world->experts];
   table->count = all + groups->l2[world->experts];
   table->tasks = malloc(((size_t)table->count + 1) * sizeof *table->tasks);
-  layer_task *first = malloc(((size_t)table->count + 1) * sizeof *first), *second = first + all;
+  layer_task *first = malloc(((size_t)table->count + 1) * sizeof *first);
   if (!table->tasks || !first) {
     free(first);
     return DT_ERR_MEMORY;
   }
+  layer_task *second = first + all; /* of one expert at a time */
   list_l1(world, rank, groups, table, rows, first);
   int32_t place = 0, done = 0, peak = INT32_MIN;
   for (int32_t e = 0; e < world->experts; e++) {
