@@ -27,7 +27,7 @@ typedef enum dt_tile_flag {
  * share B), or one band at two columns (they share A). 32 bytes, two 16-byte words. */
 typedef struct dt_tile_task {
   int32_t row[2];     /* first row of each CTA's band */
-  uint16_t rows[2];   /* valid rows, to 128; 0: of a cut task */
+  uint16_t rows[2];   /* valid rows, 1 to 128 */
   uint16_t column[2]; /* in halves of a tile */
   int32_t expert;     /* -1: no more tasks */
   int32_t flags;      /* of dt_tile_flag */

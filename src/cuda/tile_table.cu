@@ -15,6 +15,7 @@ typedef struct dt_table_scratch {
 typedef struct dt_table_rows {
   uint32_t error;
   int32_t fewest, most; /* of an expert that has any */
+  int32_t any_short;    /* some expert's last band has at most 64 */
 } dt_table_rows;
 
 static __host__ __device__ __forceinline__ int32_t dt_table_runs(int32_t experts, int32_t order) {
@@ -43,7 +44,7 @@ DT_DEVICE int32_t dt_scan_warp(int32_t value) {
 DT_DEVICE dt_table_rows dt_scan_rows(const dt_tile_table &table, const dt_table_scratch &s) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
   int64_t row = 0;
-  dt_table_rows facts = {DT_TILE_OK, INT32_MAX, 0};
+  dt_table_rows facts = {DT_TILE_OK, INT32_MAX, 0, 0};
   for (int32_t base = 0; base < table.experts; base += 32) {
     const int32_t expert = base + lane;
     const int32_t count = expert < table.experts ? s.first_row[expert] : 0;
@@ -61,6 +62,7 @@ DT_DEVICE dt_table_rows dt_scan_rows(const dt_tile_table &table, const dt_table_
     const int32_t rows = (int32_t)(end - start);
     if (rows > 0) facts.fewest = min(facts.fewest, rows);
     facts.most = max(facts.most, rows);
+    facts.any_short |= dt_ends_short(rows);
     if (expert < table.experts) s.first_row[expert] = (int32_t)start;
     row = __shfl_sync(0xffffffffu, end, 31);
   }
@@ -68,6 +70,7 @@ DT_DEVICE dt_table_rows dt_scan_rows(const dt_tile_table &table, const dt_table_
   facts.error = __reduce_max_sync(0xffffffffu, facts.error);
   facts.fewest = __reduce_min_sync(0xffffffffu, facts.fewest);
   facts.most = __reduce_max_sync(0xffffffffu, facts.most);
+  facts.any_short = __any_sync(0xffffffffu, facts.any_short);
   return facts;
 }
 
@@ -164,7 +167,7 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS)
   const int32_t runs = dt_table_runs(table.experts, order.order);
   const dt_table_scratch s = dt_table_scratch_at(dt_memory, table.experts, runs);
   const bool scans = threadIdx.x < 32;
-  dt_table_rows facts = {DT_TILE_OK, 0, 0};
+  dt_table_rows facts = {DT_TILE_OK, 0, 0, 0};
   dt_grid_launch(); /* the GEMM may set up its pipelines meanwhile */
   dt_grid_wait();   /* what the stream did before: the counts, and readers of the last table */
   for (int32_t e = (int32_t)threadIdx.x; e < table.experts; e += DT_TABLE_THREADS) s.first_row[e] = table.counts[e];
@@ -178,7 +181,7 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS)
     __syncwarp();
     if (threadIdx.x == 0) {
       const int32_t tasks = s.first_task[runs];
-      cut = dt_cut_of(tasks, table.clusters, table.whole_columns);
+      cut = dt_cut_of(tasks, table.clusters, facts.any_short, table.whole_columns);
       if (blockIdx.x == 0) {
         table.header->next = 0;
         table.header->count = (uint32_t)(tasks + cut.tasks * (cut.parts - 1));

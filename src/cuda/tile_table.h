@@ -6,9 +6,9 @@
  * share the weights of a column; one that is left over takes two columns at once. A short band is paired like any
  * other: the weights that it would load alone cost more than the time for which its CTA waits for the whole one.
  *
- * When the last round of tasks would leave most of the clusters idle, its tasks are cut: into two of 64 rows a CTA,
- * which take 0.63 of a whole one's time, or those again into two of 128 columns, 0.38 of it. Of a short band one half
- * is empty, which costs nothing where clusters idle.
+ * When all bands have more than 64 rows and the last round of tasks would leave most of the clusters idle, its tasks are
+ * cut: into two of 64 rows a CTA, which take 0.63 of a whole one's time, or those again into two of 128 columns, 0.38 of
+ * it. Half of a shorter band would be empty, and an empty tile's rows lie outside their tensor map: docs/notes/engine.md.
  *
  * Mixed experts: the tasks of an expert with few rows wait for memory, those of one with many for the tensor cores. So
  * where some have less than DT_LIGHT_ROWS and some more, the expert with the fewest rows and the one with the most take
@@ -61,6 +61,10 @@ typedef struct dt_tile_unit {
 
 DT_BOTH int32_t dt_bands(int32_t rows) {
   return (rows + DT_TILE_M - 1) / DT_TILE_M;
+}
+/* Whether an expert's last band has at most 64 rows. */
+DT_BOTH int32_t dt_ends_short(int32_t rows) {
+  return rows > 0 && (rows - 1) % DT_TILE_M < 64;
 }
 
 DT_BOTH dt_tile_unit dt_run_unit(const dt_run *run, int32_t raster_bands, int32_t index) {
@@ -128,20 +132,19 @@ DT_BOTH int32_t dt_remote_run_rows(int32_t rows, int32_t remote_bands) {
 typedef struct dt_cut {
   int32_t tasks, parts;
 } dt_cut;
-/* whole_columns: N is a multiple of 256. */
-DT_BOTH dt_cut dt_cut_of(int32_t tasks, int32_t clusters, int32_t whole_columns) {
+/* any_short: some band has at most 64 rows; whole_columns: N is a multiple of 256. */
+DT_BOTH dt_cut dt_cut_of(int32_t tasks, int32_t clusters, int32_t any_short, int32_t whole_columns) {
   dt_cut cut;
   cut.tasks = tasks % clusters;
   cut.parts = whole_columns && 4 * cut.tasks <= clusters ? 4 : 2;
-  if (cut.parts * cut.tasks > clusters) cut.tasks = 0;
+  if (any_short || cut.parts * cut.tasks > clusters) cut.tasks = 0;
   return cut;
 }
-/* Part `index` of a task: lower bit the rows' half, perhaps empty, then the columns'. */
+/* Part `index` of a task whose bands have more than 64 rows: lower bit the rows' half, then the columns'. */
 DT_BOTH dt_tile_task dt_part_of(dt_tile_task task, int32_t index, int32_t parts) {
   for (int i = 0; i < 2; i++) {
-    const int32_t rows = task.rows[i], upper = dt_min32(rows, 64);
-    if (index % 2) task.row[i] += upper;
-    task.rows[i] = (uint16_t)(index % 2 ? rows - upper : upper);
+    task.row[i] += 64 * (index % 2);
+    task.rows[i] = (uint16_t)(index % 2 ? task.rows[i] - 64 : 64);
     if (parts == 4) task.column[i] = (uint16_t)(task.column[i] + index / 2);
   }
   if (parts == 4) task.flags |= DT_TILE_NARROW;
