@@ -166,7 +166,9 @@ setup_file() {
   run --separate-stderr "$DRAINTILE" simulate --ranks 8 --experts 64 --tokens 4096
   refused 2 '--costs: required without --platform and --gemm-rate'
   local measured=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json platform=$BATS_TEST_TMPDIR/platform.json
-  "$DRAINTILE" simulate --platform "$measured" --ranks 2 --experts 16 --tokens 4096 >/dev/null
+  "$DRAINTILE" simulate --platform "$measured" --workers 132 --ranks 2 --experts 16 --tokens 4096 >/dev/null
+  run --separate-stderr "$DRAINTILE" simulate --platform "$measured" --ranks 2 --experts 16 --tokens 4096
+  refused 2 "--workers: 1; allowed: 2 or more with a GPU's platform file"
   jq 'del(.tables[] | select(.name == "gemm_flop_per_s" or .name == "tile_s"))' "$measured" >"$platform" # knows the link alone
   run --separate-stderr "$DRAINTILE" simulate --platform "$platform" --ranks 2 --experts 16 --tokens 4096
   refused 2 'l1_row_s: 0; allowed: more than 0, by --gemm-rate'

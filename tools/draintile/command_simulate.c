@@ -123,6 +123,11 @@ static int read_platform(simulate_job *job, const char *path) {
   job->gpu = !args_set(args, "gemm-rate") && !args_set(args, "costs") &&
              strcmp(dt_platform_get_device(platform)->kind, "cuda") == 0 &&
              dt_platform_find_table(platform, "tile_s", NULL, NULL, NULL) != NULL;
+  if (!status && job->gpu && args_int(args, "workers") < 2) {
+    dt_platform_destroy(platform);
+    return log_fail(TOOL_USAGE, "--workers: %lld; allowed: 2 or more with a GPU's platform file, its multiprocessors",
+                    (long long)args_int(args, "workers"));
+  }
   if (!status && job->gpu)
     status = dt_layer_costs_from_platform(platform, args_int(args, "hidden"), args_int(args, "intermediate"),
                                           (int32_t)args_int(args, "workers"), &job->layer_costs);
