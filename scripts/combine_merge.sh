@@ -3,7 +3,7 @@
 #   combine_merge.sh FOLDER PLATFORM OUTPUT
 # FOLDER holds grid*.json (all methods), small*.json (small K), sweep*.json (consumers and segments), orders*.json and
 # layouts*.json (ablation), forms*.json (launches, entry, pacing), paced*.json (signal and direct, paced), checks*.json, all of `draintile bench combine`; torch.json of bench/peers/torch_combine.py;
-# gemm.json of bench/peers/torch_gemm.py; stress.txt: what stress_combine printed; job.json: {"commit", "driver", "commands"}. All but grid and checks
+# gemm.json of bench/peers/torch_gemm.py; stress.txt: what stress_combine printed; job.json: {"commit", "driver", "commands", "notes": []}. All but grid and checks
 # may be missing: what they say is then null. Where files name a setting twice, the later file's counts (by name). Limits
 # are computed again with the constants that PLATFORM has now.
 set -euo pipefail

@@ -13,7 +13,7 @@ definitions='
   def three: if . == null then "-" else . * 1000 | round / 1000 | tostring end;
   def of($name): [.timings[] | select(.method == $name)][0].median_s;
   def best: [of("signal"), of("direct")] | map(select(. != null)) | min;
-    def setting: [.rows, .n, .k, .experts, .router];
+  def setting: [.rows, .n, .k, .experts, .router];
   def over($other): if . == null or $other == null then null else . / $other end;
   def routers: ["balanced", "moderate", "stress", "crossed"];
   . as $all |
@@ -39,8 +39,8 @@ table() { # jq program that prints lines
     "\(.device) x \(.ranks), driver \(.job.driver), cuBLAS \(.cublas), NCCL \(.nccl), torch \(.torch), commit \(.job.commit), \(.date); medians of \(.repeat), us, of",
     "the slowest rank. M: rows a rank on average. compute: our GEMM alone; link: the bytes of the rank that sends or receives most",
     "over \(.rate_bytes_per_s / 1e9 | three) GB/s; limit: the largest of compute, link and the weights over the memory bandwidth, and \(.constants_s | us) us of constants",
-    "(\(.constants | to_entries | map("\(.key) \(.value | us)") | join(", "))).",
-    "", "| figure | value |", "|---|---|",
+    "(\(.constants | to_entries | map("\(.key) \(.value | us)") | join(", "))).", "", (.job.notes // [] | .[] | "\(.)", ""),
+    "| figure | value |", "|---|---|",
     (.summary | to_entries[] | "| `\(.key)` | \(.value | if . == null then "-" elif type == "number" and . < 1 and . > 0 then . * 1e6 | round / 1e6 else three end) |")'
   echo
   echo "## All methods"

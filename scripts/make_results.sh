@@ -37,7 +37,8 @@ overlap_setting() { # file
   ' "$1"
 }
 
-summary_table() { # file: {"summary": {...}}
+summary_table() { # file: {"summary": {...}, "notes": [...]}
+  jq -r '.notes // .job.notes? // [] | .[] | "\(.)\n"' "$1"
   printf '| figure | value |\n|---|---|\n'
   jq -r '
     def four: if type == "number" and . != 0 and (. | floor) != . then

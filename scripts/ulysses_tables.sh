@@ -67,6 +67,7 @@ fi
     "\(.device) x \(.ranks), torch \(.torch.torch), cuDNN \(.torch.cudnn), NCCL \(.torch.nccl), commit \(.commit); us, medians of the slower rank.",
     "kernel: the attention of a rank alone; fused: with the way out, to remote completion; in: the way in alone; whole: all, the way",
     "in beside the attention; cuDNN, torch: attention alone, and pack, NCCL, cuDNN, NCCL, unpack from a CUDA graph.", "",
+    (.notes // [] | .[] | "\(.)", ""),
     "| shape | tokens | heads x dim | TFLOP/s | kernel | cuDNN | fused | fused, graph | in | serial | whole | whole, graph | torch | one GPU | whole / kernel | torch / whole | one GPU / whole | samples |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     (.rows[] | . as $r | "| \(.shape) | \(.tokens) | \(.heads) x \(.head_dim) | \(.kernel_flop_per_s / 1e12 | round) | \(of($r; "kernel") | us) | \(.torch.median_s.attention | us) | \(of($r; "fused") | us) | \(of($r; "fused-graph") | us) | \(of($r; "in") | us) | \(of($r; "serial") | us) | \(of($r; "whole") | us) | \(of($r; "whole-graph") | us) | \(.torch.median_s.whole_graph | us) | \(.torch.median_s.one_gpu | us) | \(.over.whole_kernel | three) | \(.over.torch | three) | \(.over.one_gpu | three) | \(.repeat) |"),
