@@ -1,7 +1,8 @@
 /* Prices rows of the MoE benchmark by a platform file, without a GPU:
  *   bench_layer_prices PLATFORM.json [--short-bands-alone] [--set NAME VALUE]... < ROWS > PRICES
  * ROWS are lines "model router tokens" of two ranks, seed 1; a line of PRICES is the row, L1 and L2 alone, serial,
- * direct, wave, interleave and alternate, in us. scripts/moe_prices.sh compares them with what was measured. */
+ * direct, wave, interleave and alternate, in us, then direct's bytes from memory. scripts/moe_prices.sh compares them
+ * with what was measured. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +70,7 @@ static int price(const dt_platform *platform, const char *name, const char *rout
   if (bad) return fail(name);
   printf("%s %s %ld %.2f", name, router_name, tokens, 1e6 * compute);
   for (int i = 0; i < ORDERS; i++) printf(" %.2f", 1e6 * answers[i].total_s);
-  printf(" %.4g 0\n", answers[1].memory_bytes);
+  printf(" %.4g\n", answers[1].memory_bytes);
   fflush(stdout);
   return 0;
 }

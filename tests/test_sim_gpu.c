@@ -91,16 +91,17 @@ typedef struct tally {
   int rows, gains, gains_off, times, times_off, regrets;
 } tally;
 
+/* `us`: L1 and L2 alone, then the schedules in the order of `orders`. */
 static void judge(const char *label, const double *us, layer *l, tally *t) {
-  dt_layer_answer answers[COLUMNS - 1];
+  double total_s[COLUMNS - 1] = {0.0}, best = us[1], chosen = 0;
   dt_layer_choice choice;
-  double compute, best = us[1], chosen = 0;
-  assert_int_equal(dt_layer_price(&l->model, &l->costs, orders, COLUMNS - 1, answers), DT_OK);
-  assert_int_equal(dt_layer_price_alone(&l->model, &l->costs, &compute), DT_OK);
-  assert_int_equal(dt_layer_choose(&l->model, &l->costs, NULL, &choice), DT_OK);
-  printf("%-28s compute %.3f |", label, 1e6 * compute / us[0]);
+  assert_int_equal(dt_layer_choose(&l->model, &l->costs, NULL, &choice), DT_OK); /* prices every schedule */
+  for (int i = 0; i < COLUMNS - 1; i++)
+    for (int c = 0; c < DT_LAYER_CHOICES; c++)
+      if (choice.orders[c].schedule == orders[i].schedule) total_s[i] = choice.total_s[c];
+  printf("%-28s", label);
   for (int i = 0; i < COLUMNS - 1; i++) {
-    const double ratio = 1e6 * answers[i].total_s / us[i + 1];
+    const double ratio = 1e6 * total_s[i] / us[i + 1];
     printf(" %.3f", ratio);
     t->times++;
     t->times_off += fabs(ratio - 1) > 0.12;
@@ -108,7 +109,7 @@ static void judge(const char *label, const double *us, layer *l, tally *t) {
     if (orders[i].schedule == choice.best.schedule) chosen = us[i + 1];
   }
   for (int i = 3; i < COLUMNS - 1; i++) {
-    const double gain = answers[2].total_s / answers[i].total_s * us[i + 1] / us[3] - 1;
+    const double gain = total_s[2] / total_s[i] * us[i + 1] / us[3] - 1;
     printf(" %+5.1f %%", 100 * gain);
     t->gains++;
     t->gains_off += fabs(gain) > 0.05;
@@ -118,7 +119,8 @@ static void judge(const char *label, const double *us, layer *l, tally *t) {
   t->rows++;
 }
 
-/* Of each model a row of every router and number of tokens, in turn; scripts/moe_prices.sh has all 84. */
+/* Of each model a balanced row of 128 tokens, of most a skewed one of 1,024, of three a crossed one of 4,096: what
+ * takes longest is left out. scripts/moe_prices.sh has all 84. */
 static void test_measured_layers(void **state) {
   (void)state;
   json_t *root = json_load_file(DT_TEST_DATA "/h200x2-layers.json", 0, NULL), *row;
@@ -127,7 +129,8 @@ static void test_measured_layers(void **state) {
   size_t i;
   json_array_foreach(json_object_get(root, "rows"), i, row) {
     const size_t place = i % 12, router = place / 4, tokens = place % 4;
-    if (tokens == 3 || router != tokens % 3) continue; /* 8,192 tokens take longest */
+    if (router != tokens) continue;
+    if ((router == 2 && i / 12 >= 3) || (router == 1 && i / 12 >= 6)) continue;
     layer l;
     double us[COLUMNS];
     char label[64];
@@ -138,13 +141,26 @@ static void test_measured_layers(void **state) {
   }
   printf("%d rows: %d of %d gains beyond 5 %%, %d of %d times beyond 12 %%, %d choices beyond 3 %%\n", t.rows,
          t.gains_off, t.gains, t.times_off, t.times, t.regrets);
-  assert_int_equal(t.rows, 21);
+  assert_int_equal(t.rows, 16);
   assert_true(t.gains_off <= 4 && t.times_off <= 6 && t.regrets <= 1);
   json_decref(root);
 }
 
-/* remote: share of every expert's rows that the other rank owns. */
-static double prototype(const json_t *row, const json_t *order, double remote) {
+enum { ORDERS_MAX = 16, REMOTES = 3 /* no, half, all rows of every expert are of the other rank */ };
+
+static dt_layer_order prototype_order(const json_t *row, const json_t *order) {
+  const double waves = number(order, "waves"), lead = number(order, "lead");
+  dt_layer_order o = {.raster_bands = 8,
+                      .group_tasks = waves > 0 ? (int32_t)(waves * SMS / 2) : 1,
+                      .lead = (int32_t)(lead < 0 ? number(row, "units_lead") : lead),
+                      .wave_experts = (int32_t)number(order, "wave_experts")};
+  assert_int_equal(dt_schedule_parse(text(order, "schedule"), &o.schedule), DT_OK);
+  return o;
+}
+
+/* Prices a layer's orders at once, since they share its clock. */
+static void price_prototype(const json_t *row, double remote, const dt_layer_order *list, int32_t count,
+                            dt_layer_answer *answers) {
   const int32_t experts = (int32_t)number(row, "experts"), rows = (int32_t)number(row, "rows_per_expert");
   layer l;
   start_layer((int64_t)number(row, "hidden"), (int64_t)number(row, "intermediate"), RANKS * experts, 8, &l);
@@ -156,16 +172,8 @@ static double prototype(const json_t *row, const json_t *order, double remote) {
   l.model.rows_in_place = 1;
   l.costs.activation_s = 0;      /* it cost nothing there, */
   l.costs.sustained_ratio = 1.0; /* and launches had pauses between them */
-  const double waves = number(order, "waves"), lead = number(order, "lead");
-  dt_layer_order o = {.raster_bands = 8,
-                      .group_tasks = waves > 0 ? (int32_t)(waves * SMS / 2) : 1,
-                      .lead = (int32_t)(lead < 0 ? number(row, "units_lead") : lead),
-                      .wave_experts = (int32_t)number(order, "wave_experts")};
-  assert_int_equal(dt_schedule_parse(text(order, "schedule"), &o.schedule), DT_OK);
-  dt_layer_answer answer;
-  assert_int_equal(dt_layer_price(&l.model, &l.costs, &o, 1, &answer), DT_OK);
-  assert_true(answer.reduce_s == 0 && answer.plan_s == 0);
-  return answer.total_s;
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, list, count, answers), DT_OK);
+  for (int32_t i = 0; i < count; i++) assert_true(answers[i].reduce_s == 0 && answers[i].plan_s == 0);
 }
 
 /* Another engine, other figures than these prices were made with: most orders within 8 %; groups of one wave and waves
@@ -176,13 +184,25 @@ static void test_prototype_orders(void **state) {
   assert_non_null(root);
   size_t i, o, cells = 0, near = 0, far = 0;
   json_array_foreach(json_object_get(root, "layers"), i, row) {
-    json_array_foreach(json_object_get(root, "orders"), o, order) {
-      for (size_t r = 0; r < 3; r++) {
-        const double us = json_number_value(json_array_get(json_array_get(json_object_get(row, "us"), o), r));
-        if (us == 0.0) continue;
-        const double error = 1e6 * prototype(row, order, 0.5 * (double)r) / us - 1.0;
-        printf("%-17s %-20s %3.0f %% remote %7.0f us measured, error %+5.1f %%\n", text(row, "name"),
-               text(order, "name"), 50.0 * (double)r, us, 100.0 * error);
+    const size_t step = number(row, "rows_per_expert") > 128 ? REMOTES - 1 : 1; /* large ones take longest */
+    for (size_t r = 0; r < REMOTES; r += step) {
+      dt_layer_order list[ORDERS_MAX];
+      dt_layer_answer answers[ORDERS_MAX];
+      const char *names[ORDERS_MAX];
+      double us[ORDERS_MAX];
+      int32_t count = 0;
+      json_array_foreach(json_object_get(root, "orders"), o, order) {
+        assert_true(count < ORDERS_MAX);
+        us[count] = json_number_value(json_array_get(json_array_get(json_object_get(row, "us"), o), r));
+        if (us[count] == 0.0) continue;
+        names[count] = text(order, "name");
+        list[count++] = prototype_order(row, order);
+      }
+      price_prototype(row, 0.5 * (double)r, list, count, answers);
+      for (int32_t k = 0; k < count; k++) {
+        const double error = 1e6 * answers[k].total_s / us[k] - 1.0;
+        printf("%-17s %-20s %3.0f %% remote %7.0f us measured, error %+5.1f %%\n", text(row, "name"), names[k],
+               50.0 * (double)r, us[k], 100.0 * error);
         cells++;
         near += fabs(error) <= 0.08;
         far += fabs(error) > 0.23;
@@ -190,8 +210,8 @@ static void test_prototype_orders(void **state) {
     }
   }
   printf("%zu of %zu within 8 %%, %zu beyond 23 %%\n", near, cells, far);
-  assert_int_equal(cells, 69);
-  assert_true(near >= 42 && far == 0);
+  assert_int_equal(cells, 53);
+  assert_true(near >= 33 && far == 0);
   json_decref(root);
 }
 
@@ -227,9 +247,14 @@ static void test_dedup(void **state) {
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &few), DT_OK);
   assert_true(fabs(once.total_s / each.total_s / 1.005 - 1) < 0.05);
   assert_true(few.total_s > 1.12 * each.total_s);
-  for (int i = 0; i < COLUMNS - 1; i++)
-    for (l.model.ahead = -1; l.model.ahead < 3; l.model.ahead++)
-      assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[i], 1, &once), DT_OK);
+
+  dt_layer_answer answers[COLUMNS - 1];
+  published_layer("qwen3-30b", "skewed", 1024, &l);
+  l.model.dedup = 1;
+  for (l.model.ahead = -1; l.model.ahead < 3; l.model.ahead++) {
+    assert_int_equal(dt_layer_price(&l.model, &l.costs, orders, COLUMNS - 1, answers), DT_OK);
+    for (int i = 0; i < COLUMNS - 1; i++) assert_true(answers[i].total_s > 0);
+  }
 }
 
 /* No tokens anywhere, and one rank whose rows never leave. */

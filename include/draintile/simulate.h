@@ -52,12 +52,12 @@ typedef struct dt_sim_costs {
   int32_t cache_panels;
   int32_t band_panels; /* widened bands a worker holds, the oldest leaves first; 0: each is widened once */
 } dt_sim_costs;
-/* Everything free and infinite, band_panels as the CPU executor has them . */
+/* Everything free and infinite, band_panels as the CPU executor has them. */
 void dt_sim_costs_init(dt_sim_costs *costs);
 
 /* The costs as constants of a platform file, named sim_ and the field, its unit last (sim_l1_s_per_row,
  * sim_cores_count). _from_platform keeps the fields whose constant is missing and counts the others in *found (may be
- * NULL). */
+ * NULL); n, method: as dt_platform_constant. DT_ERR_ARGUMENT names a constant that is negative or not finite. */
 dt_status dt_sim_costs_from_platform(const dt_platform *platform, dt_sim_costs *costs, int32_t *found);
 dt_status dt_sim_costs_to_platform(const dt_sim_costs *costs, int64_t n, const char *method, dt_platform *platform);
 
@@ -125,15 +125,16 @@ typedef struct dt_layer_costs {
   double reduce_bytes_per_s;
 } dt_layer_costs;
 /* Tile times from table tile_s, the link from the burst tables, launches and fences; what no calibration measures has
- * values of H200. The platform's sim_layer_* constants (the field, its unit last) replace any. DT_ERR_INPUT names what
- * the platform lacks. */
+ * values of H200. The platform's sim_layer_* constants (the field, its unit last) replace any. sms: of a rank, 2 or
+ * more. *costs is written on success only. DT_ERR_INPUT names what the platform lacks, DT_ERR_ARGUMENT the field. */
 dt_status dt_layer_costs_from_platform(const dt_platform *platform, int64_t hidden, int64_t intermediate, int32_t sms,
                                        dt_layer_costs *costs);
 dt_status dt_layer_costs_check(const dt_layer_costs *costs); /* DT_ERR_ARGUMENT names the field */
 
+/* counts, tokens and dispatch_rows are the caller's, and read during a call only. */
 typedef struct dt_layer_model {
-  size_t size; /* sizeof, set by dt_layer_model_init */
-  int32_t ranks, experts_per_rank, top_k;
+  size_t size;                            /* sizeof, set by dt_layer_model_init */
+  int32_t ranks, experts_per_rank, top_k; /* 1 to 64 ranks */
   int64_t hidden, intermediate;
   int32_t sms;                  /* of a rank */
   int32_t dedup;                /* 1: tokens cross once, by a kernel beside the tiles; ranks copy rows themselves */
@@ -145,6 +146,7 @@ typedef struct dt_layer_model {
   int32_t rows_in_place;        /* 1: no plan, no dispatch, no reduction: L1 and L2, whose rows go to their owners */
   int32_t short_bands_alone;    /* 1: an expert's last band of at most 64 rows is not paired (until b9009e7) */
 } dt_layer_model;
+/* One rank and expert, top 1, 132 multiprocessors; counts, tokens, hidden and intermediate are to be set. */
 void dt_layer_model_init(dt_layer_model *model);
 
 typedef struct dt_layer_order {
@@ -159,14 +161,16 @@ typedef struct dt_layer_answer {
   double clock_ratio;                                      /* tiles took so many times tile_s */
 } dt_layer_answer;
 
-/* answers[count]; they share one clock, that of L1 and L2 alone. */
+/* answers[count], the caller's; they share one clock, that of L1 and L2 alone. DT_ERR_ARGUMENT names the field,
+ * DT_ERR_UNSUPPORTED a schedule that GPUs do not have (signal), DT_ERR_INPUT counts with which a rank waits for ever,
+ * DT_ERR_MEMORY. After an error what answers hold is not defined. */
 dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *orders,
                          int32_t count, dt_layer_answer *answers);
-/* L1 and L2 alone, rows in place, nothing leaves. */
+/* Seconds of L1 and L2 alone, rows in place, nothing leaves. Errors as dt_layer_price. */
 dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs *costs, double *compute_s);
 
-/* `auto` on GPUs: prices every schedule, in the grouping given (its schedule does not matter), or, NULL, the layer's.
- */
+/* `auto` on GPUs: prices every schedule, in the grouping given (its schedule does not matter), or, NULL, the layer's;
+ * direct, unless another promises 0.5 % more. *choice is written on success only; errors as dt_layer_price. */
 enum { DT_LAYER_CHOICES = 5 };
 typedef struct dt_layer_choice {
   dt_layer_order best;
@@ -198,7 +202,7 @@ typedef struct dt_piggyback_answer {
   double coupled_s;       /* (19) */
   double least_tokens;    /* (20) M*: from here on nothing but the floor is left */
 } dt_piggyback_answer;
-/* DT_ERR_ARGUMENT names the field, DT_ERR_INPUT what the platform lacks. */
+/* *answer is written on success only. DT_ERR_ARGUMENT names the field, DT_ERR_INPUT what the platform lacks. */
 dt_status dt_sim_piggyback(const dt_platform *platform, const dt_piggyback_question *question,
                            dt_piggyback_answer *answer);
 

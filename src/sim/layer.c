@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-enum { LEAD_ALL = 1 << 28, BAND_BYTES = 160 * 1024, RANKS_MAX = 64 };
+enum { PIECE_BYTES = 160 * 1024, RANKS_MAX = 64 };
 
 /* Clock over power: so many times the power for a clock of twice. Only where power is left. */
 static const double clock_power = 2.5;
@@ -20,10 +20,17 @@ static dt_layer_order with_defaults(const dt_layer_order *order, int32_t cluster
   if (full.raster_bands == 0) full.raster_bands = 16;
   if (full.lead == 0) full.lead = 1;
   if (full.schedule == DT_SCHEDULE_WAVE) full.lead = 0;
-  if (full.schedule == DT_SCHEDULE_SERIAL || full.schedule == DT_SCHEDULE_DIRECT) full.lead = LEAD_ALL;
+  if (full.schedule == DT_SCHEDULE_SERIAL || full.schedule == DT_SCHEDULE_DIRECT) full.lead = LAYER_LEAD_ALL;
   if (full.schedule != DT_SCHEDULE_WAVE) full.wave_experts = 0;
   if (full.group_tasks == 0) full.group_tasks = (full.schedule == DT_SCHEDULE_WAVE ? 6 : 2) * clusters;
   return full;
+}
+
+/* From the start until every rank has its table. */
+static double plan_time(const layer_world *world) {
+  const dt_layer_costs *c = world->costs;
+  if (world->in_place) return 0.0;
+  return c->plan_s + c->plan_expert_s * world->experts * world->model->ranks;
 }
 
 static dt_status create_rank(layer_world *world, int32_t index) {
@@ -70,7 +77,7 @@ static double next_end(const layer_world *world, int32_t *rank, int32_t *cluster
       const layer_cluster *c = &k->cluster[i];
       if (c->state != LAYER_RUNNING) continue;
       const double end = c->done < 1.0 ? k->updated + (1.0 - c->done) / c->rate : k->updated;
-      const double at = fmax(end, c->accepted);
+      const double at = layer_more(end, c->accepted);
       if (at < first) first = at, *rank = r, *cluster = i;
     }
   }
@@ -90,7 +97,7 @@ static void take(layer_world *world, const layer_event *event) {
     if (rank->started) layer_wake(world, rank);
     return;
   case LAYER_COPIED:
-    if (world->model->dedup)
+    if (layer_dedups(world))
       layer_expand_next(world, event->rank);
     else
       layer_copy_next(world, event->rank, event->index, event->rows);
@@ -133,11 +140,7 @@ static double put_end(const layer_world *world, int32_t self, double stored) {
 static dt_status read_answer(const layer_world *world, dt_layer_answer *answer) {
   const dt_layer_model *m = world->model;
   double sent = 0.0, tokens = 0.0;
-  *answer = (dt_layer_answer){.plan_s = world->in_place ? 0.0
-                                                        : world->costs->plan_s + world->costs->plan_expert_s *
-                                                                                     m->experts_per_rank * m->ranks,
-                              .dispatch_s = world->dispatched,
-                              .clock_ratio = world->clock};
+  *answer = (dt_layer_answer){.plan_s = plan_time(world), .dispatch_s = world->dispatched, .clock_ratio = world->clock};
   for (int32_t r = 0; r < m->ranks; r++) {
     const layer_rank *rank = &world->rank[r];
     for (int32_t i = 0; i < world->clusters; i++)
@@ -175,12 +178,12 @@ static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *cos
                        .columns_2 = layer_divide_up(model->hidden, LAYER_COLUMN_2),
                        .piece_rows = LAYER_BAND,
                        .rank = calloc((size_t)model->ranks, sizeof *world.rank)};
-  while (world.piece_rows > 8 && world.piece_rows * 2 * model->hidden > BAND_BYTES) world.piece_rows /= 2;
+  while (world.piece_rows > 8 && world.piece_rows * 2 * model->hidden > PIECE_BYTES) world.piece_rows /= 2;
   dt_status status = world.rank ? DT_OK : no_memory();
   for (int32_t r = 0; !status && r < model->ranks; r++) status = create_rank(&world, r);
   if (!status) {
-    world.now = world.in_place ? 0.0 : costs->plan_s + costs->plan_expert_s * model->experts_per_rank * model->ranks;
-    const int32_t dedup = model->dedup && !world.in_place;
+    world.now = plan_time(&world);
+    const int dedup = layer_dedups(&world);
     for (int32_t r = 0; !status && r < model->ranks; r++)
       status = dedup ? layer_dedup_create(&world, r) : layer_dispatch_create(&world, r);
     for (int32_t r = 0; !status && r < model->ranks; r++)
@@ -188,8 +191,10 @@ static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *cos
         status = layer_dedup_start(&world, r);
       else
         layer_dispatch_start(&world, r);
-    if (!status) run(&world);
-    status = world.no_memory ? no_memory() : read_answer(&world, answer);
+    if (!status) {
+      run(&world);
+      status = world.no_memory ? no_memory() : read_answer(&world, answer);
+    }
     *energy = 0.0;
     for (int32_t r = 0; r < model->ranks; r++)
       *energy = fmax(*energy, world.rank[r].energy + world.rank[r].traffic * costs->power_s_per_byte / clock);

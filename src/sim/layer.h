@@ -6,6 +6,7 @@
 #include <draintile/simulate.h>
 
 enum { LAYER_BAND = 128, LAYER_SHORT = 64, LAYER_COLUMN_1 = 128, LAYER_COLUMN_2 = 256, LAYER_USERS = 16 };
+enum { LAYER_LEAD_ALL = 1 << 28 }; /* all of L1 before L2 */
 
 /* A cluster's task: two bands at one column, or one band at two (column[1] -1: only one is left). */
 typedef struct layer_task {
@@ -69,12 +70,12 @@ typedef struct layer_rank {
 } layer_rank;
 
 typedef enum layer_event_kind { LAYER_START, LAYER_ARRIVED, LAYER_COPIED, LAYER_RELEASED } layer_event_kind;
+/* index and rows: START: clusters from, to; ARRIVED: band, rows; COPIED: piece, rows so far; RELEASED: task. */
 typedef struct layer_event {
   double at;
   uint64_t order;
   layer_event_kind kind;
-  int32_t rank, index,
-      rows; /* START: clusters from, to; ARRIVED: band, rows; COPIED: piece, rows so far; RELEASED: task */
+  int32_t rank, index, rows;
 } layer_event;
 
 typedef struct layer_world {
@@ -130,11 +131,22 @@ void layer_wake(layer_world *world, layer_rank *rank);
 void layer_finish(layer_world *world, int32_t rank, int32_t cluster);
 void layer_release(layer_world *world, layer_rank *rank, int32_t task);
 
+/* Tokens cross once, and ranks copy their rows themselves. */
+static inline int layer_dedups(const layer_world *world) {
+  return world->model->dedup && !world->in_place;
+}
 /* 1024ths of the copies that the dispatch kernel makes. */
 static inline int32_t layer_head(const layer_world *world) {
   const int32_t head = world->model->head;
   if (world->order.schedule == DT_SCHEDULE_SERIAL) return 1024;
   return head < 0 ? 0 : head > 0 ? head : world->model->dedup ? 384 : 256;
+}
+/* Of numbers; fmax and fmin are calls, which take a tenth of a simulation. */
+static inline double layer_more(double a, double b) {
+  return a > b ? a : b;
+}
+static inline double layer_less(double a, double b) {
+  return a < b ? a : b;
 }
 static inline int32_t layer_divide_up(int64_t a, int64_t b) {
   return (int32_t)((a + b - 1) / b);

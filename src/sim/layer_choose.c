@@ -1,5 +1,4 @@
 /* `auto` on GPUs. */
-#include "core/error.h"
 #include "layer.h"
 
 /* Prices that differ by less are the same: direct's, which needs no group, is taken. */

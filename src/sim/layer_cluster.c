@@ -105,7 +105,7 @@ void layer_start_tiles(layer_world *world, int32_t index, int32_t first, int32_t
   layer_rates(world, rank);
   const int32_t warps = (int32_t)(world->costs->copy_warps * 2 * (end - first));
   for (int32_t i = 0; i < warps; i++)
-    if (world->model->dedup)
+    if (layer_dedups(world))
       layer_expand_next(world, index);
     else
       layer_copy_next(world, index, -1, 0);

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "layer.h"
 
-enum { PIECE_BYTES = 160 * 1024, COPY_BYTES = 16384 };
+enum { COPY_BYTES = 16384 };
 
 double layer_link(layer_world *world, layer_rank *rank, double bytes, double *accepted) {
   const dt_layer_costs *c = world->costs;

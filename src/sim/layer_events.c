@@ -1,3 +1,4 @@
+/* The queue of events: by time, equal times in the order in which they were pushed. */
 #include <stdlib.h>
 
 #include "layer.h"

@@ -27,7 +27,7 @@ void layer_advance(layer_world *world, layer_rank *rank) {
   for (int32_t i = 0; elapsed > 0.0 && i < world->clusters; i++) {
     layer_cluster *c = &rank->cluster[i];
     if (c->state != LAYER_RUNNING) continue;
-    const double share = fmin(c->rate * elapsed, 1.0 - c->done); /* the rest of the time it waits for the link */
+    const double share = layer_less(c->rate * elapsed, 1.0 - c->done); /* the rest of the time it waits for the link */
     c->done += share;
     rank->traffic += c->bytes * share;
   }
@@ -47,11 +47,11 @@ static double behind(const layer_rank *rank, const layer_panel *panel, int32_t s
     const layer_cluster *d = &rank->cluster[panel->user[i]];
     const double ahead = d->done - c->done;
     if (panel->user[i] == self || ahead < -1e-9 || (ahead <= 1e-9 && panel->user[i] > self)) continue;
-    const double lag = d->rate > 0.0 ? fmax(ahead, 0.0) / d->rate * traffic_per_s : 0.0;
+    const double lag = d->rate > 0.0 ? layer_more(ahead, 0.0) / d->rate * traffic_per_s : 0.0;
     if (least < 0.0 || lag < least) least = lag;
   }
   if (panel->seen) {
-    const double lag = fmax(rank->traffic - (panel->first + c->done * (panel->last - panel->first)), 0.0);
+    const double lag = layer_more(rank->traffic - (panel->first + c->done * (panel->last - panel->first)), 0.0);
     if (least < 0.0 || lag < least) least = lag;
   }
   return least;
@@ -95,19 +95,23 @@ void layer_rates(layer_world *world, layer_rank *rank) {
     c->bytes = c->rows_bytes;
     layer_panel *weights = rank->weights[rank->table.tasks[c->task].l1];
     for (int32_t p = 0; p < c->panels; p++) {
-      const double traffic = behind(rank, &weights[c->panel[p]], i, fmax(traffic_per_s, 1e9));
+      const double traffic = behind(rank, &weights[c->panel[p]], i, layer_more(traffic_per_s, 1e9));
       c->bytes += c->panel_bytes[p] * (traffic < 0.0 ? 1.0 : missing(world->costs, traffic));
     }
     wanted += c->bytes / c->time_s;
     bytes += c->bytes;
   }
   const double rate = world->costs->memory_bytes_per_s, mean = bytes / running;
-  const double share = wanted > rate ? fair_share(world, rank, running) : INFINITY, load = fmin(wanted / rate, 1.0);
+  const double share = wanted > rate ? fair_share(world, rank, running) : INFINITY,
+               load = layer_less(wanted / rate, 1.0);
+  double waits_before = 0.0, slower = 1.0; /* of the cluster before: most wait alike, and powers take long */
   for (int32_t i = 0; i < world->clusters; i++) {
     layer_cluster *c = &rank->cluster[i];
     if (!is_working(c)) continue;
     const double part = c->bytes < mean ? c->bytes / mean : 1.0; /* whoever reads little waits little */
-    const double waits = fmax(load * part, c->bytes / share / c->time_s);
-    c->rate = 1.0 / (c->time_s * pow(1.0 + pow(waits, queue_power), 1.0 / queue_power));
+    const double waits = layer_more(load * part, c->bytes / share / c->time_s);
+    if (waits != waits_before) slower = waits == 0.0 ? 1.0 : pow(1.0 + pow(waits, queue_power), 1.0 / queue_power);
+    waits_before = waits;
+    c->rate = 1.0 / (c->time_s * slower);
   }
 }

@@ -6,8 +6,6 @@
 
 #include "core/error.h"
 
-enum { ALL = 1 << 28 };
-
 typedef struct layer_run {
   int32_t expert, rows, first_band, l1, columns, short_alone;
 } layer_run;
@@ -54,10 +52,6 @@ static int32_t run_tasks(const layer_run *run, int32_t raster_bands, layer_task 
   return count;
 }
 
-static int dedups(const layer_world *world) {
-  return world->model->dedup && !world->in_place;
-}
-
 static layer_run l2_run(const layer_world *world, int32_t expert, const layer_table *table, const int32_t *rows) {
   return (layer_run){expert, rows[expert],     table->first_band[expert],
                      0,      world->columns_2, world->model->short_bands_alone};
@@ -69,7 +63,7 @@ static layer_run l1_run(const layer_world *world, int32_t rank, int32_t expert, 
   layer_run run = {expert, rows[expert],     table->first_band[expert],
                    1,      world->columns_1, world->model->short_bands_alone};
   int32_t first = 0;
-  if (dedups(world)) layer_half(world, rank, expert, early, &first, &run.rows);
+  if (layer_dedups(world)) layer_half(world, rank, expert, early, &first, &run.rows);
   run.first_band += first;
   return run;
 }
@@ -106,7 +100,7 @@ static void make_groups(const layer_world *world, layer_groups *groups) {
 static int32_t l1_before(const layer_world *world, const layer_groups *groups, int32_t expert, int32_t task,
                          int32_t *peak) {
   const int32_t all = groups->l1[world->experts], lead = world->order.lead;
-  if (lead >= ALL) return all;
+  if (lead >= LAYER_LEAD_ALL) return all;
   if (world->order.schedule == DT_SCHEDULE_ALTERNATE) {
     const int32_t out = expert + 1 > groups->ahead ? expert + 1 : groups->ahead; /* all of its L1 is */
     const int32_t need = groups->l1[out] - groups->l2[expert];
@@ -122,7 +116,7 @@ static int32_t l1_before(const layer_world *world, const layer_groups *groups, i
 /* All L1 tasks in order: early runs of the experts ahead, their late runs, then expert by expert. */
 static void list_l1(const layer_world *world, int32_t rank, const layer_groups *groups, const layer_table *table,
                     const int32_t *rows, layer_task *to) {
-  const int32_t raster = world->order.raster_bands, halves = dedups(world) ? 2 : 1;
+  const int32_t raster = world->order.raster_bands, halves = layer_dedups(world) ? 2 : 1;
   for (int32_t half = 0; half < halves; half++)
     for (int32_t e = 0; e < groups->ahead; e++) {
       const layer_run run = l1_run(world, rank, e, half == 0, table, rows);
@@ -143,10 +137,10 @@ static void count_tasks(const layer_world *world, int32_t rank, layer_groups *gr
     const layer_run l2 = l2_run(world, e, table, rows);
     const int32_t first = run_tasks(&early, raster, NULL);
     groups->early[e + 1] = groups->early[e] + first;
-    groups->l1[e + 1] = groups->l1[e] + first + (dedups(world) ? run_tasks(&late, raster, NULL) : 0);
+    groups->l1[e + 1] = groups->l1[e] + first + (layer_dedups(world) ? run_tasks(&late, raster, NULL) : 0);
     groups->l2[e + 1] = groups->l2[e] + run_tasks(&l2, raster, NULL);
   }
-  groups->ahead = dedups(world) ? layer_ahead(world, rank, groups->early) : 0;
+  groups->ahead = layer_dedups(world) ? layer_ahead(world, rank, groups->early) : 0;
   table->ahead = groups->ahead;
 }
 
