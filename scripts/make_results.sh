@@ -1,5 +1,6 @@
 #!/bin/bash
-# Writes docs/results.md, the pages of docs/results, and the table between the markers in README.md, from the committed JSON under bench/results.
+# Writes docs/results.md, the pages of docs/results, and what stands between the markers in README.md, from the committed JSON
+# under bench/results.
 # Nothing in them is typed by hand.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -47,12 +48,62 @@ summary_table() { # file: {"summary": {...}, "notes": [...]}
   ' "$1"
 }
 
+# Where a file's figures come from, as far as it says.
+provenance() { # file
+  jq -r '[(.commit // .job.commit | if . then "commit \(.)" else empty end), (.date // empty), (.command // empty | "`\(.)`")] |
+    if . == [] then empty else join(", ") + ".\n" end' "$1"
+}
+
+failed_checks() { # file of the GPU suite
+  jq -r '[.checks | arrays | .[] | objects | select(.verdict == "failed") | .name] | if . == [] then empty else "Failed: \(join(", ")).\n" end' "$1"
+}
+
+# What README says of GPUs: a line a figure, each with its file and the commit that ran.
+gpu_table() {
+  echo '| on H200s | figure | of |'
+  echo '|---|---|---|'
+  jq -nr --slurpfile attention $results/h200/attention.json --slurpfile gemm $results/h200/gemm-n8192.json \
+    --slurpfile all $results/h200/gemm.json --slurpfile issue $results/h200/moe-issue.json --slurpfile moe $results/h200x2/moe.json \
+    --slurpfile combine $results/h200x2/combine.json --slurpfile ulysses $results/h200x2/attention.json \
+    --slurpfile suite $results/h200x2/gpu-suite.json --rawfile prices docs/results/moe_prices.md '
+    def two: . * 100 | round | tostring | if length < 3 then "0" * (3 - length) + . else . end | .[:-2] + "." + .[-2:];
+    def us: . * 1e6 | round;
+    def of($file; $page): "[\($file)](docs/results/\($page).md)";
+    def regret($n): [$prices | split("\n")[] | select(test("auto over the best"))][$n] | split("|")[4] | gsub(" "; "");
+    ($attention[0].summary) as $a | ($gemm[0]) as $g | ($all[0]) as $every | ($moe[0]) as $m | ($combine[0].summary) as $c | ($ulysses[0].summary) as $u |
+    "| attention kernel, speed over cuDNN | at least \($a.kernel_over_cudnn_min_d64 | two) (D 64), \($a.kernel_over_cudnn_min_d128 | two) (D 128), \($a.kernel_over_cudnn_min_d256 | two) (D 256), \($a.kernel_over_cudnn_min_causal | two) (causal) | one GPU, \(of($attention[0].commit; "attention")) |",
+    "| grouped GEMM, speed over the best library | at least \($g.summary.gemm_over_best_library_min | two), geometric mean \($g.summary.gemm_over_best_library_geomean | two) | one GPU, \($g.shapes | length) shapes, \(of($g.commit; "gemm")) |",
+    "| the same, earlier kernels | at least \($every.summary.gemm_over_best_library_min | two), geometric mean \($every.summary.gemm_over_best_library_geomean | two) | one GPU, \($every.shapes | length) shapes, \(of($every.commit; "gemm")) |",
+    "| MoE layer, speed over torch and NCCL in a CUDA graph | at least \($m.summary.torch_speedup_min | two), geometric mean \($m.summary.torch_speedup_geomean | two) | two GPUs, \($m.summary.rows) layers (torch of \($m.summary.rows - $m.summary.torch_same_job_rows) in an earlier job), \(of($m.commit; "moe")) |",
+    "| its time over the limit of compute, link and memory | geometric mean \($m.summary.over_limit_geomean | two), most \($m.summary.over_limit_max_tokens_4096 | two) | same run |",
+    "| interleave, speed over expert waves | geometric mean \($m.summary.interleave_over_wave_geomean | two), \($m.summary.interleave_over_wave_min | two) to \($m.summary.interleave_over_wave_max | two) | same run |",
+    "| time of the schedule that `auto` picks over the best, those layers | at most \(regret(0)) % longer in 95 of 100, \(regret(2)) % where nothing was fitted | prices of [today](docs/results/moe_prices.md) for those measurements |",
+    "| GEMM and combine in one (direct), time over its limit | at most \($c.over_limit_max_k_2048 | two) at K 2048, \($c.over_limit_max_k_512 | two) at K 512 | two GPUs, \(of($combine[0].job.commit; "combine")) |",
+    "| attention and both all-to-alls, speed over cuDNN and NCCL in a CUDA graph | at least \($u.torch_speedup_min_image | two) (images), \($u.torch_speedup_min_video | two) (video) | two GPUs, \(of($ulysses[0].commit; "ulysses")) |",
+    "| host time to issue a MoE layer | \([$issue[0].runs[].median_s] | "\(min | us) to \(max | us)") us | one GPU, [\($issue[0].commit)](docs/results.md) |",
+    "| GPU suite | \($suite[0].summary.passed) of \($suite[0].checks | length) checks pass\([$suite[0].checks[] | select(.verdict == "failed") | .name] | if . == [] then "" else "; failed: \(join(", "))" end) | two GPUs, [\($suite[0].commit)](docs/results.md) |"
+  '
+}
+
+# Replaces what stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->` in README.md by standard input.
+fill() { # NAME
+  local text
+  text=$(mktemp)
+  cat >"$text"
+  awk -v name="$1" -v text="$text" '
+    $0 == "<!-- " name ": begin -->" { print; while ((getline line < text) > 0) print line; skip = 1; next }
+    $0 == "<!-- " name ": end -->" { skip = 0 }
+    !skip' README.md >README.md.tmp
+  rm "$text"
+  mv README.md.tmp README.md
+}
+
 {
   echo '# Results'
   echo
   echo "Generated by \`make docs\` from the JSON under \`bench/results/\`; each file holds its raw samples and its setting."
   echo "The GPU figures in full: [calibration](results/calibration.md), [grouped GEMM](results/gemm.md), [both GEMMs of a layer](results/layer-alone.md),"
-  echo "[combine operator](results/combine.md), [MoE layer](results/moe.md), [stores](results/stores.md), [attention](results/attention.md), [Ulysses](results/ulysses.md)."
+  echo "[combine operator](results/combine.md), [MoE layer](results/moe.md), [its prices](results/moe_prices.md), [stores](results/stores.md), [attention](results/attention.md), [Ulysses](results/ulysses.md)."
   for ratio in 0.5 0.8; do
     file=$results/cpu/overlap-$ratio.json
     [ -f "$file" ] || continue
@@ -66,19 +117,14 @@ summary_table() { # file: {"summary": {...}, "notes": [...]}
     [ -f "$file" ] || continue
     jq -e 'has("summary")' "$file" >/dev/null || continue
     printf '\n## %s\n\n' "${file#"$results"/}"
+    provenance "$file"
+    failed_checks "$file"
     summary_table "$file"
   done
 } >docs/results.md.tmp
 mv docs/results.md.tmp docs/results.md
 
 if [ -f "$results/cpu/overlap-0.5.json" ]; then
-  overlap_setting "$results/cpu/overlap-0.5.json" >README.figures.tmp
-  echo >>README.figures.tmp
-  overlap_table "$results/cpu/overlap-0.5.json" >>README.figures.tmp
-  awk '
-    /<!-- figures: begin -->/ { print; while ((getline line < "README.figures.tmp") > 0) print line; skip = 1; next }
-    /<!-- figures: end -->/ { skip = 0 }
-    !skip' README.md >README.md.tmp
-  rm README.figures.tmp
-  mv README.md.tmp README.md
+  { overlap_setting "$results/cpu/overlap-0.5.json"; echo; overlap_table "$results/cpu/overlap-0.5.json"; } | fill figures
 fi
+gpu_table | fill 'gpu figures'
