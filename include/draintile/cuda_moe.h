@@ -33,7 +33,8 @@ typedef struct dt_cuda_moe_weights {
   const float *gate_bias, *up_bias, *down_bias; /* [experts_per_rank][intermediate or hidden]; NULL: none */
 } dt_cuda_moe_weights;
 
-/* Ranks must agree on every field but head, send_sms, ahead and sms. */
+/* Ranks must agree on every field but head, send_sms, ahead, sms, timestamps and timeout_s; of activation_alpha
+ * and activation_limit that is not checked. */
 typedef struct dt_cuda_moe_config {
   size_t size;                  /* sizeof, set by dt_cuda_moe_config_init */
   dt_comm *comm;                /* fabric `cuda`, of 1 to 8 ranks; outlives the layer */
@@ -43,17 +44,18 @@ typedef struct dt_cuda_moe_config {
   int64_t max_rows;   /* rows a rank can receive; 0: ranks*max_tokens*min(top_k, experts_per_rank) */
   dt_activation activation;
   float activation_alpha, activation_limit; /* of swiglu_clamped */
-  dt_schedule schedule;                     /* serial, direct, wave, interleave, alternate; signal where built */
-  int32_t raster_bands, group_tasks, lead, wave_experts; /* 0: the schedule's default */
-  int32_t dedup;                                         /* 1: a token crosses once to each rank that wants it */
-  int32_t head; /* 1024ths of the dispatch's copies that its kernel makes, the rest being made beside the tiles by
-                   warps that would idle; 0: 256, with dedup 384, -1: none; serial: all */
-  int32_t
-      send_sms;  /* dedup: multiprocessors of the dispatch kernel, even, which tiles start beside; 0: 32; serial: all */
-  int32_t ahead; /* dedup: waves of L1 tasks that need no rows of other ranks, before the first that does; 0: as many
-                    as take as long as the link, -1: none */
-  int32_t sms;   /* multiprocessors that this rank uses, even; 0: all */
-  int32_t timestamps; /* 1: records spans (dt_cuda_moe_spans) */
+  dt_schedule schedule;                     /* serial, direct, wave, interleave or alternate */
+  /* raster_bands: even; group_tasks: of clusters; wave_experts: of wave alone; 0: the schedule's default */
+  int32_t raster_bands, group_tasks, lead, wave_experts;
+  int32_t dedup;    /* 1: a token crosses once to each rank that wants it */
+  int32_t head;     /* 1024ths of the dispatch's copies that its kernel makes, the rest being made beside the tiles by
+                       warps that would idle; 0: 256, with dedup 384, -1: none; serial: all */
+  int32_t send_sms; /* dedup: multiprocessors of the dispatch kernel, even, beside which tiles start; 0: 32; serial:
+                       all */
+  int32_t ahead;    /* dedup: waves of L1 tasks that need no rows of other ranks, before the first that does; 0: as many
+                       as take as long as the link, -1: none */
+  int32_t sms;      /* multiprocessors that this rank uses, even; 0: all */
+  int32_t timestamps; /* 1: records spans (dt_cuda_moe_spans); not with dedup */
   double timeout_s;   /* of any wait on the device, below 4,000; 0: 10 */
 } dt_cuda_moe_config;
 void dt_cuda_moe_config_init(dt_cuda_moe_config *config);
@@ -69,8 +71,8 @@ dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe
 void dt_cuda_moe_destroy(dt_cuda_moe *moe);
 
 /* Collective, between forwards: another schedule for the following ones. Only schedule, raster_bands, group_tasks,
- * lead, wave_experts, dedup, head, send_sms and ahead of config are read. dedup only in a layer that was
- * created with it. */
+ * lead, wave_experts, dedup, head, send_sms and ahead of config are read. dedup only in a layer that was created with
+ * it. Errors as dt_cuda_moe_create; where config itself is refused the layer goes on as it was. */
 dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *moe, const dt_cuda_moe_config *config);
 
 /* Device memory, 16-byte aligned. */
@@ -83,11 +85,13 @@ typedef struct dt_cuda_moe_input {
 } dt_cuda_moe_input;
 
 /* Queues one forward on `stream` (a cudaStream_t of the fabric's device). No host synchronization, no allocation; may
- * be captured in a CUDA graph. Every rank must make the same sequence of calls. */
+ * be captured in a CUDA graph. Every rank must make the same sequence of calls. input is read during the call, what it
+ * points to until the forward has ended. DT_ERR_ARGUMENT names the field; what the device met dt_cuda_moe_check says.
+ */
 dt_status dt_cuda_moe_forward(dt_cuda_moe *moe, const dt_cuda_moe_input *input, void *stream);
 
 /* Parts alone, for measurements: what `limit_s` and `hidden_ratio` are made of. The last forward's plan and rows, and
- * the input must be that forward's. */
+ * the input must be that forward's; DT_ERR_ARGUMENT before any. */
 typedef enum dt_cuda_moe_part {
   DT_CUDA_MOE_COMPUTE = 0,  /* L1 and L2 in one launch, no waits for peers, rows to local memory */
   DT_CUDA_MOE_DISPATCH = 1, /* counts, plan and dispatch */
@@ -112,7 +116,8 @@ dt_status dt_cuda_moe_stats_read(dt_cuda_moe *moe, void *stream, dt_cuda_moe_sta
 /* Device memory that the layer holds, weights apart. */
 size_t dt_cuda_moe_device_bytes(const dt_cuda_moe *moe);
 /* Waits for `stream`; spans of the last forward, or of the tiles of DT_CUDA_MOE_COMPUTE, per multiprocessor and role
- * (dt_device_track), if config.timestamps. Valid until the next call. Room for them is bounded: *lost did not fit. */
+ * (dt_device_track), if config.timestamps (else DT_ERR_ARGUMENT). The layer's, valid until the next call. Room for them
+ * is bounded: *lost did not fit. */
 dt_status dt_cuda_moe_spans(dt_cuda_moe *moe, void *stream, const dt_span **spans, size_t *count, uint64_t *lost);
 
 #pragma GCC visibility pop

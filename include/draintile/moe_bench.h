@@ -102,6 +102,7 @@ typedef struct dt_moe_bench_timing {
   uint64_t dispatch_bytes, combine_bytes; /* the most that a rank sent to others, as the layer counts */
 } dt_moe_bench_timing;
 
+/* Released by dt_moe_bench_result_free, arrays included. Arrays of 8: by rank. */
 typedef struct dt_moe_bench_result {
   dt_moe_bench_timing *timings; /* [method_count] */
   int32_t *counts;              /* [ranks][experts] */
@@ -117,7 +118,8 @@ typedef struct dt_moe_bench_result {
 } dt_moe_bench_result;
 
 /* Checks every layer method, then times all methods in turns: the cache is evicted and the GPUs meet before each
- * sample. Output values are compared with the first layer method's to the bit. */
+ * sample. Output values are compared with the first layer method's to the bit. *result is written on success only.
+ * DT_ERR_ARGUMENT names the field; DT_ERR_TIMEOUT, DT_ERR_DEVICE: as the layer's. */
 dt_status dt_moe_bench_run(dt_moe_bench *bench, const dt_moe_bench_row *row, dt_moe_bench_result *result);
 void dt_moe_bench_result_free(dt_moe_bench_result *result);
 

@@ -1,6 +1,6 @@
 /* The tile engine's roles beside a dispatch kernel with dedup: only a source that defines DT_BESIDE before it includes
- * the engine has them (tile_layer_dedup.cu). In the others a role starts when the kernel before has ended, and idle warps
- * dispatch; the machine code is the same as if nothing of this were there.
+ * the engine has them (tile_layer_dedup.cu). In the others a role starts when the kernel before has ended, and idle
+ * warps dispatch; the machine code is the same as if nothing of this were there.
  */
 #ifndef DT_CUDA_LAYER_BESIDE_CUH
 #define DT_CUDA_LAYER_BESIDE_CUH

@@ -1,5 +1,6 @@
 /* A layer's copies on all multiprocessors: the first rows of the dispatch, the puts of the serial schedule, and the
  * reduction. */
+#include "cuda/launch.cuh"
 #include "cuda/layer_words.cuh"
 
 enum { DT_COPY_THREADS = 512, DT_COPY_WARPS = DT_COPY_THREADS / 32, DT_REDUCE_THREADS = 256 };
@@ -31,7 +32,8 @@ DT_DEVICE void dt_copy_rows(const Source &source, uint8_t *to, int32_t rows, int
   }
 }
 
-__global__ void __launch_bounds__(DT_COPY_THREADS) dt_layer_dispatch_kernel(const __grid_constant__ dt_tile_layer layer) {
+__global__ void __launch_bounds__(DT_COPY_THREADS)
+    dt_layer_dispatch_kernel(const __grid_constant__ dt_tile_layer layer) {
   dt_grid_launch();
   dt_grid_wait();
   if (dt_layer_failed(layer)) return;
@@ -98,7 +100,8 @@ __global__ void __launch_bounds__(32) dt_layer_await_kernel(const __grid_constan
 }
 
 /* out[t] = sum over choices ascending of weight * row, in float32. A warp takes a token's 512 columns at a time. */
-__global__ void __launch_bounds__(DT_REDUCE_THREADS) dt_layer_reduce_kernel(const __grid_constant__ dt_tile_layer layer) {
+__global__ void __launch_bounds__(DT_REDUCE_THREADS)
+    dt_layer_reduce_kernel(const __grid_constant__ dt_tile_layer layer) {
   enum { AHEAD = 8, PARTS = 2 };
   dt_grid_launch();
   dt_grid_wait();
@@ -128,7 +131,8 @@ __global__ void __launch_bounds__(DT_REDUCE_THREADS) dt_layer_reduce_kernel(cons
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
           v[part][j] = make_uint4(0, 0, 0, 0);
-          if (choice + j < top_k && row >= 0 && first + 32 * part < words) v[part][j] = dt_load_row(from + first + 32 * part);
+          if (choice + j < top_k && row >= 0 && first + 32 * part < words)
+            v[part][j] = dt_load_row(from + first + 32 * part);
         }
       }
 #pragma unroll
@@ -158,31 +162,21 @@ __global__ void __launch_bounds__(DT_REDUCE_THREADS) dt_layer_reduce_kernel(cons
   }
 }
 
-static cudaError_t dt_launch_early(const void *kernel, const dt_tile_layer *layer, int blocks, int threads,
-                                   cudaStream_t stream) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = !layer->crowded;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)blocks);
-  config.blockDim = dim3((unsigned)threads);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  void *arguments[] = {const_cast<dt_tile_layer *>(layer)};
-  return cudaLaunchKernelExC(&config, kernel, arguments);
+static cudaError_t dt_launch_copies(const void *kernel, const dt_tile_layer *layer, int blocks, int threads,
+                                    cudaStream_t stream) {
+  return dt_launch_early(kernel, layer, blocks, threads, 0, !layer->crowded, stream);
 }
 
 extern "C" cudaError_t dt_layer_dispatch_launch(const dt_tile_layer *layer, int ctas, cudaStream_t stream) {
-  return dt_launch_early((const void *)dt_layer_dispatch_kernel, layer, ctas, DT_COPY_THREADS, stream);
+  return dt_launch_copies((const void *)dt_layer_dispatch_kernel, layer, ctas, DT_COPY_THREADS, stream);
 }
 extern "C" cudaError_t dt_layer_put_launch(const dt_tile_layer *layer, int ctas, cudaStream_t stream) {
-  return dt_launch_early((const void *)dt_layer_put_kernel, layer, ctas, DT_COPY_THREADS, stream);
+  return dt_launch_copies((const void *)dt_layer_put_kernel, layer, ctas, DT_COPY_THREADS, stream);
 }
 extern "C" cudaError_t dt_layer_reduce_launch(const dt_tile_layer *layer, int ctas, cudaStream_t stream) {
   if (layer->crowded && layer->waits) {
-    const cudaError_t error = dt_launch_early((const void *)dt_layer_await_kernel, layer, 1, 32, stream);
+    const cudaError_t error = dt_launch_copies((const void *)dt_layer_await_kernel, layer, 1, 32, stream);
     if (error != cudaSuccess) return error;
   }
-  return dt_launch_early((const void *)dt_layer_reduce_kernel, layer, 2 * ctas, DT_REDUCE_THREADS, stream);
+  return dt_launch_copies((const void *)dt_layer_reduce_kernel, layer, 2 * ctas, DT_REDUCE_THREADS, stream);
 }

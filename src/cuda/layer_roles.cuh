@@ -30,8 +30,8 @@ DT_DEVICE bool dt_await_count(const dt_tile_layer &layer, uint32_t shared, const
   }
 }
 
-/* The loader's wait before a tile: for its rows (L1; pairs with dt_dispatch_done), or for the act of its band (L2; pairs
- * with dt_release_tile). */
+/* The loader's wait before a tile: for its rows (L1; pairs with dt_dispatch_done), or for the act of its band (L2;
+ * pairs with dt_release_tile). */
 DT_DEVICE bool dt_await_operands(const dt_tile_layer &layer, uint32_t shared, uint32_t phase, int32_t band,
                                  int32_t rows) {
   bool good = true;

@@ -1,6 +1,7 @@
 /* Dispatch with dedup: every token once to each rank that wants it, with where its rows come from; and copies of tokens
  * that are there to expert rows, in the order in which tiles want them. Runs on a few multiprocessors beside the tiles,
  * which start with rows that need no link. */
+#include "cuda/launch.cuh"
 #include "cuda/layer_expand.cuh"
 
 enum { DT_SEND_THREADS = 768, DT_SEND_WARPS = DT_SEND_THREADS / 32, DT_SEND_TOKENS = 8 };
@@ -124,15 +125,5 @@ __global__ void __cluster_dims__(DT_TILE_CLUSTER, 1, 1) __launch_bounds__(DT_SEN
 }
 
 extern "C" cudaError_t dt_layer_send_launch(const dt_tile_layer *layer, int ctas, cudaStream_t stream) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = !layer->crowded;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)ctas);
-  config.blockDim = dim3(DT_SEND_THREADS);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  void *arguments[] = {const_cast<dt_tile_layer *>(layer)};
-  return cudaLaunchKernelExC(&config, (const void *)dt_layer_send_kernel, arguments);
+  return dt_launch_early((const void *)dt_layer_send_kernel, layer, ctas, DT_SEND_THREADS, 0, !layer->crowded, stream);
 }

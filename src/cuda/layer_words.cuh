@@ -60,8 +60,8 @@ template <class Owner> DT_DEVICE void dt_layer_watch_peers(const Owner &owner) {
 DT_DEVICE uint32_t *dt_arrival(const dt_tile_layer &layer, int32_t rank, int32_t band) {
   return layer.arrivals[rank] + (int64_t)(layer.state->epoch & 1) * layer.bands_max + band;
 }
-/* Publishes rows that this rank has stored for a band of `peer`. One thread, after the barrier that others passed behind
- * their stores. */
+/* Publishes rows that this rank has stored for a band of `peer`. One thread, after the barrier that others passed
+ * behind their stores. */
 DT_DEVICE void dt_dispatch_done(const dt_tile_layer &layer, int32_t peer, int32_t band, uint32_t rows) {
   if (peer == layer.rank)
     dt_release_add(dt_arrival(layer, peer, band), rows);

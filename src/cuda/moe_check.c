@@ -3,7 +3,7 @@
 #include "driver.h"
 #include "moe_handle.h"
 
-static dt_status read_state(dt_cuda_moe *m, void *stream, dt_layer_state *state) {
+dt_status dt_cuda_moe_read_state(dt_cuda_moe *m, cudaStream_t stream, dt_layer_state *state) {
   cudaError_t error = cudaMemcpyAsync(m->seen, m->plan.state, sizeof *state, cudaMemcpyDeviceToHost, stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   *state = *m->seen;
@@ -17,7 +17,7 @@ dt_status dt_cuda_moe_check(dt_cuda_moe *m, void *stream) {
                                      [DT_TILE_ERROR_SLOT] = "a free ticket slot",
                                      [DT_TILE_ERROR_DONE] = "a tile's stores"};
   dt_layer_state s;
-  dt_status status = read_state(m, stream, &s);
+  dt_status status = dt_cuda_moe_read_state(m, stream, &s);
   if (status) return status;
   const int32_t rank = m->plan.rank;
   switch (s.error) {
@@ -58,7 +58,7 @@ dt_status dt_cuda_moe_check(dt_cuda_moe *m, void *stream) {
 
 dt_status dt_cuda_moe_stats_read(dt_cuda_moe *m, void *stream, dt_cuda_moe_stats *stats) {
   dt_layer_state s;
-  dt_status status = read_state(m, stream, &s);
+  dt_status status = dt_cuda_moe_read_state(m, stream, &s);
   if (status) return status;
   const uint64_t row_bytes = 2 * (uint64_t)m->config.hidden;
   *stats = (dt_cuda_moe_stats){.rows = s.rows,

@@ -76,6 +76,9 @@ size_t dt_cuda_moe_sources_offset(const dt_moe_plan *plan);
 dt_status dt_cuda_moe_queue(dt_cuda_moe *moe, const dt_cuda_moe_input *input, cudaStream_t stream);
 void dt_cuda_moe_take_input(dt_moe_plan *plan, const dt_cuda_moe_input *input);
 
+/* moe_check.c: waits for `stream` and copies the state. */
+dt_status dt_cuda_moe_read_state(dt_cuda_moe *moe, cudaStream_t stream, dt_layer_state *state);
+
 /* moe_graph.c: makes a graph of the schedule's launches, in place of an earlier one; notes the launch that was just
  * recorded; launches the graph with an input. */
 dt_status dt_cuda_moe_graph_make(dt_cuda_moe *moe);

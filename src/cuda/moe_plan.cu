@@ -18,7 +18,8 @@ DT_DEVICE void dt_publish_counts(const dt_moe_plan &p) {
   const int32_t g = p.ranks * p.experts;
   for (int32_t i = (int32_t)threadIdx.x; i < g * p.ranks; i += (int32_t)blockDim.x) {
     const int32_t r = i / g;
-    dt_counts_of(p, p.peer_counts[r], epoch, p.rank)[i - r * g] = (int32_t)dt_load_volatile((const uint32_t *)p.slot.counts + (i - r * g));
+    dt_counts_of(p, p.peer_counts[r], epoch, p.rank)[i - r * g] =
+        (int32_t)dt_load_volatile((const uint32_t *)p.slot.counts + (i - r * g));
   }
   __syncthreads();
   if (threadIdx.x < p.ranks) {
@@ -69,13 +70,13 @@ extern "C" cudaError_t dt_moe_plan_prepare(int shared_bytes) {
 }
 
 extern "C" cudaError_t dt_moe_count_launch(const dt_moe_plan *plan, cudaStream_t stream) {
-  return dt_launch_early((const void *)dt_moe_count_kernel, plan, plan->slot.blocks, plan->slot.warps * DT_WARP,
-                         dt_slots_count_bytes(&plan->slot), stream);
+  return dt_launch_plan((const void *)dt_moe_count_kernel, plan, plan->slot.blocks, plan->slot.warps * DT_WARP,
+                        dt_slots_count_bytes(&plan->slot), stream);
 }
 
 extern "C" cudaError_t dt_moe_table_launch(const dt_moe_plan *plan, int blocks, cudaStream_t stream) {
   if (plan->crowded && !plan->tiles_only) {
-    const cudaError_t error = dt_launch_early((const void *)dt_moe_meet_kernel, plan, 1, DT_WARP, 0, stream);
+    const cudaError_t error = dt_launch_plan((const void *)dt_moe_meet_kernel, plan, 1, DT_WARP, 0, stream);
     if (error != cudaSuccess) return error;
   }
   if (plan->dedup) return dt_moe_table_dedup_launch(plan, blocks, stream);

@@ -49,11 +49,8 @@ static dt_status copy_table(void **to, const void *from, size_t bytes, cudaStrea
 }
 
 static dt_status read_tables(dt_cuda_moe *m, cudaStream_t stream, dt_span_tables *t) {
-  cudaError_t error = cudaMemcpyAsync(m->seen, m->plan.state, sizeof t->state, cudaMemcpyDeviceToHost, stream);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  dt_status status = dt_cuda_check(error, "MoE layer");
+  dt_status status = dt_cuda_moe_read_state(m, stream, &t->state);
   if (status) return status;
-  t->state = *m->seen;
   if (t->state.error != DT_LAYER_OK) return dt_cuda_moe_check(m, stream);
   status = copy_table((void **)&t->tasks, m->plan.tasks, t->state.tasks * sizeof *t->tasks, stream);
   if (!status) status = copy_table((void **)&t->pieces, m->plan.pieces, t->state.pieces * sizeof *t->pieces, stream);

@@ -2,6 +2,7 @@
 #ifndef DT_CUDA_MOE_TABLE_CUH
 #define DT_CUDA_MOE_TABLE_CUH
 
+#include "cuda/launch.cuh"
 #include "cuda/layer_words.cuh"
 #include "cuda/moe_plan.h"
 
@@ -140,20 +141,9 @@ DT_DEVICE void dt_make_table(const dt_moe_plan &p, int32_t *memory) {
   dt_write_table(p, s, block, blocks);
 }
 
-static cudaError_t dt_launch_early(const void *kernel, const dt_moe_plan *plan, int blocks, int threads, size_t shared,
-                                   cudaStream_t stream) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = !plan->crowded;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)blocks);
-  config.blockDim = dim3((unsigned)threads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  void *arguments[] = {const_cast<dt_moe_plan *>(plan)};
-  return cudaLaunchKernelExC(&config, kernel, arguments);
+static cudaError_t dt_launch_plan(const void *kernel, const dt_moe_plan *plan, int blocks, int threads, size_t shared,
+                                  cudaStream_t stream) {
+  return dt_launch_early(kernel, plan, blocks, threads, shared, !plan->crowded, stream);
 }
 
 static cudaError_t dt_prepare_table(const void *kernel, int shared_bytes) {
@@ -166,8 +156,8 @@ static cudaError_t dt_prepare_table(const void *kernel, int shared_bytes) {
 static cudaError_t dt_launch_table(const void *kernel, const dt_moe_plan *plan, int blocks, cudaStream_t stream) {
   size_t shared = sizeof(int32_t) * dt_moe_scratch_words(plan->ranks, plan->experts);
   if (dt_slots_place_bytes(&plan->slot) > shared) shared = dt_slots_place_bytes(&plan->slot);
-  return dt_launch_early(kernel, plan, blocks + (plan->tiles_only ? 0 : plan->slot.blocks), DT_TABLE_THREADS, shared,
-                         stream);
+  return dt_launch_plan(kernel, plan, blocks + (plan->tiles_only ? 0 : plan->slot.blocks), DT_TABLE_THREADS, shared,
+                        stream);
 }
 
 #endif

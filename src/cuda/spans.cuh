@@ -1,5 +1,5 @@
-/* Stamps: where the engine's roles say what they do. Only a source that defines DT_STAMPED before it includes the engine
- * has them; in the others every function here is empty, and the machine code is the same as without the calls.
+/* Stamps: where the engine's roles say what they do. Only a source that defines DT_STAMPED before it includes the
+ * engine has them; in the others every function here is empty, and the machine code is the same as without the calls.
  *
  * What is under way lies in shared memory, so that the consumers' registers stay as they are. A role is one thread: the
  * first of a warpgroup of consumers, or of a warp.
@@ -85,7 +85,7 @@ DT_DEVICE void dt_stamp_write(uint32_t state, uint32_t record) {
   for (uint32_t i = 0; i < sizeof(dt_stamp); i += 16) dt_store_global(to + i, dt_load_shared(record + i));
 }
 
-/* Before and behind the roles of a CTA. open: one thread, before a barrier of the CTA. close: one thread, behind one. */
+/* Before and behind the roles of a CTA. open: one thread, before a barrier of the CTA. close: likewise, behind one. */
 DT_DEVICE void dt_stamps_open(const dt_stamps &stamps, uint32_t shared) {
   dt_stamp_cta *cta = stamps.ctas + blockIdx.x;
   for (uint32_t i = 0; i < DT_STAMP_BYTES; i += 4) dt_store_shared_word(shared + DT_SHARED_STAMPS + i, 0);
@@ -150,8 +150,8 @@ DT_DEVICE void dt_stamp_piece(uint32_t shared, uint32_t piece, int32_t band, int
   dt_store_shared_word(state + DT_STAMP_NOW + DT_STAMP_BEGIN, dt_clock());
 }
 
-/* A consumer's tile: its last multiplication is done. What is written of it waits for dt_stamp_stored, which comes while
- * the next tile is multiplied. */
+/* A consumer's tile: its last multiplication is done. What is written of it waits for dt_stamp_stored, which comes
+ * while the next tile is multiplied. */
 DT_DEVICE void dt_stamp_multiplied(uint32_t shared) {
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;

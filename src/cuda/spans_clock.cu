@@ -1,4 +1,5 @@
 /* The device's timer beside the launches of a layer, and against the host's clock. */
+#include "cuda/launch.cuh"
 #include "cuda/spans.h"
 #include "cuda/words.cuh"
 
@@ -35,17 +36,7 @@ __global__ void __launch_bounds__(32) dt_clock_answer_kernel(dt_clock_words *wor
 }
 
 extern "C" cudaError_t dt_mark_launch(uint64_t *mark, int early, cudaStream_t stream) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = early;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(1);
-  config.blockDim = dim3(32);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  void *arguments[] = {&mark};
-  return cudaLaunchKernelExC(&config, (const void *)dt_mark_kernel, arguments);
+  return dt_launch_early((const void *)dt_mark_kernel, &mark, 1, 32, 0, early, stream);
 }
 
 extern "C" cudaError_t dt_clock_answer_launch(dt_clock_words *words, cudaStream_t stream) {
