@@ -132,6 +132,8 @@ setup_file() {
   refused 2 'missing.json'
   run --separate-stderr moe --device cuda --ranks 3
   refused 2 '--ranks: 3; allowed: a divisor of the 8 experts'
+  run --separate-stderr moe --device cuda --dedup on --trace "$BATS_TEST_TMPDIR/trace.json"
+  refused 2 "--trace: \"$BATS_TEST_TMPDIR/trace.json\"; allowed on cuda: with --dedup off"
   run --separate-stderr moe --device cpu --dedup on
   refused 2 '--dedup: "on"; allowed: off on the cpu'
   "$DRAINTILE" synth checkpoint --hidden 64 --intermediate 32 --experts 16 --top-k 2 --seed 1 "$BATS_TEST_TMPDIR/wide"
@@ -166,7 +168,8 @@ setup_file() {
   run --separate-stderr "$DRAINTILE" simulate --ranks 8 --experts 64 --tokens 4096
   refused 2 '--costs: required without --platform and --gemm-rate'
   local measured=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json platform=$BATS_TEST_TMPDIR/platform.json
-  "$DRAINTILE" simulate --platform "$measured" --workers 132 --ranks 2 --experts 16 --tokens 4096 >/dev/null
+  "$DRAINTILE" simulate --platform "$measured" --workers 132 --ranks 2 --experts 16 --tokens 4096 --json - |
+    jq -e '.costs == null and ([.runs[] | .predicted_s > 0 and .store_stall_s == null] | all)' >/dev/null
   run --separate-stderr "$DRAINTILE" simulate --platform "$measured" --ranks 2 --experts 16 --tokens 4096
   refused 2 "--workers: 1; allowed: 2 or more with a GPU's platform file"
   jq 'del(.tables[] | select(.name == "gemm_flop_per_s" or .name == "tile_s"))' "$measured" >"$platform" # knows the link alone

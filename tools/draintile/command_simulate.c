@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "costs_file.h"
 #include "counts_file.h"
+#include "device_price.h"
 #include "json.h"
 #include "log.h"
 #include "rank_report.h"
@@ -134,7 +135,9 @@ static int read_platform(simulate_job *job, const char *path) {
   if (!status && !job->gpu && job->costs.l1_base_s + job->costs.l1_row_s <= 0) read_device_rates(job, platform);
   dt_platform_destroy(platform);
   if (status) return log_status(status, path);
-  return found ? TOOL_OK : log_fail(TOOL_USAGE, "%s: no constant named sim_*; allowed: a platform that has some", path);
+  return found || job->gpu
+             ? TOOL_OK
+             : log_fail(TOOL_USAGE, "%s: no constant named sim_*; allowed: a platform that has some", path);
 }
 
 /* Costs of a tile from rates: a GEMM's, the memory's (weights of a tile, once a panel), a copy's. */
@@ -248,6 +251,7 @@ static dt_status simulate_gpu(const simulate_job *job, dt_schedule schedule, dt_
   const dt_status status = dt_layer_price(&model, &job->layer_costs, &order, 1, &answer);
   if (status) return status;
   result->total_s = answer.total_s;
+  result->worker_wait_s = result->store_stall_s = NAN; /* that price does not have them */
   if (schedule == DT_SCHEDULE_SERIAL) {
     result->dispatch_s = answer.dispatch_s;
     result->compute_s = answer.tiles_s;
@@ -265,7 +269,8 @@ static int simulate_one(simulate_job *job, dt_schedule schedule) {
   config.plan.schedule = schedule;
   config.plan.order =
       args_set(job->args, "order") ? (dt_order)args_choice(job->args, "order") : dt_schedule_default_order(schedule);
-  /* As the executors: dispatch leaves half of the buffer to direct stores, which would stall a worker. */
+  /* As the executors: dispatch keeps to a share of the buffer, so that direct stores, which would stall a worker, find
+   * room. */
   int direct = schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL;
   costs.dispatch_backlog_bytes = direct ? costs.link_capacity_bytes * DT_DISPATCH_LINK_SHARE : 0;
   run->schedule = schedule;
@@ -283,14 +288,9 @@ static int choose_gpu(simulate_job *job, dt_schedule *schedule) {
   const dt_layer_model model = layer_model(job);
   const dt_layer_order grouping = layer_order(job, DT_SCHEDULE_DIRECT);
   dt_layer_choice choice;
-  char time[32];
   const dt_status status = dt_layer_choose(&model, &job->layer_costs, &grouping, &choice);
   if (status) return log_status(status, "--schedule auto");
-  for (int32_t i = 0; args_set(job->args, "explain") && i < DT_LAYER_CHOICES; i++) {
-    const dt_schedule priced = choice.orders[i].schedule;
-    log_note("auto: %-10s %s%s", schedule_names[priced], dt_format_seconds(choice.total_s[i], time, sizeof(time)),
-             priced == choice.best.schedule ? "  <- chosen" : "");
-  }
+  if (args_set(job->args, "explain")) device_explain(&choice);
   *schedule = choice.best.schedule;
   log_note("auto: %s", schedule_names[*schedule]);
   return TOOL_OK;
@@ -348,7 +348,7 @@ static json_t *to_json(const simulate_job *job) {
   json_object_set_new(root, "ranks", json_integer(job->counts.ranks));
   json_object_set_new(root, "experts", json_integer(job->counts.experts));
   json_object_set_new(root, "tokens", json_wholes(job->tokens, (size_t)job->counts.ranks));
-  json_object_set_new(root, "costs", costs_json(&job->costs));
+  json_object_set_new(root, "costs", job->gpu ? json_null() : costs_json(&job->costs));
   json_object_set_new(root, "runs", runs);
   return root;
 }

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include <draintile/units.h>
+
 #include "args.h"
 #include "log.h"
 
@@ -55,4 +57,13 @@ int device_choose(const device_layer *layer, const dt_layer_order *grouping, dt_
   if (code) return code;
   const dt_status status = dt_layer_choose(&model, &costs, grouping, choice);
   return status ? log_status(status, "--schedule auto") : TOOL_OK;
+}
+
+void device_explain(const dt_layer_choice *choice) {
+  char time[32];
+  for (int i = 0; i < DT_LAYER_CHOICES; i++) {
+    const dt_schedule priced = choice->orders[i].schedule;
+    log_note("auto: %-10s %s%s", dt_schedule_name(priced), dt_format_seconds(choice->total_s[i], time, sizeof time),
+             priced == choice->best.schedule ? "  <- chosen" : "");
+  }
 }

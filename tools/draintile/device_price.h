@@ -20,5 +20,7 @@ typedef struct device_layer {
 int device_price(const device_layer *layer, const dt_layer_order *orders, int32_t count, double *predicted_s);
 /* `auto`: what the layer should run. */
 int device_choose(const device_layer *layer, const dt_layer_order *grouping, dt_layer_choice *choice);
+/* Notes every price of a choice. */
+void device_explain(const dt_layer_choice *choice);
 
 #endif

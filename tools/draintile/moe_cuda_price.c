@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <draintile/units.h>
-
 #include "log.h"
 #include "moe_cuda.h"
 
@@ -21,6 +19,8 @@ int moe_cuda_options(moe_job *job) {
     return log_fail(TOOL_USAGE, "hidden, intermediate: %lld, %lld; allowed on cuda: multiples of 8",
                     (long long)job->info->hidden, (long long)job->info->intermediate);
   if (job->ranks > 8) return log_fail(TOOL_USAGE, "--ranks: %d; allowed on cuda: 1 to 8", job->ranks);
+  if (args_choice(job->args, "dedup") && args_set(job->args, "trace"))
+    return log_fail(TOOL_USAGE, "--trace: \"%s\"; allowed on cuda: with --dedup off", args_text(job->args, "trace"));
   if (job->choose && !job->machine.platform)
     return log_fail(TOOL_USAGE, "--platform: required with --schedule auto and --device cuda");
   return TOOL_OK;
@@ -81,16 +81,11 @@ int moe_cuda_predict(moe_job *job) {
 int moe_cuda_choose(moe_job *job, int32_t *schedule) {
   int64_t tokens[RANKS_MAX];
   dt_layer_choice choice;
-  char time[32];
   const device_layer layer = layer_of(job, tokens);
   const dt_layer_order grouping = order_of(job, DT_SCHEDULE_WAVE);
   const int code = device_choose(&layer, &grouping, &choice);
   if (code) return code;
-  for (int i = 0; i < DT_LAYER_CHOICES && args_set(job->args, "explain"); i++) {
-    const dt_schedule priced = choice.orders[i].schedule;
-    log_note("auto: %-10s %s%s", schedule_names[priced], dt_format_seconds(choice.total_s[i], time, sizeof time),
-             priced == choice.best.schedule ? "  <- chosen" : "");
-  }
+  if (args_set(job->args, "explain")) device_explain(&choice);
   *schedule = (int32_t)choice.best.schedule;
   return TOOL_OK;
 }
