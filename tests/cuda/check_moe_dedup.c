@@ -101,38 +101,6 @@ static dt_status run_bytes(moe_rank *r, dt_cuda_moe *moe, dt_cuda_moe_config con
   return status;
 }
 
-/* The schedule set last has dedup. */
-static dt_status run_graph(moe_rank *r, dt_cuda_moe *moe) {
-  cudaGraph_t graph = NULL;
-  cudaGraphExec_t exec = NULL;
-  dt_status status = dt_comm_barrier(r->comm, "capture"); /* another thread's synchronous copy would spoil it */
-  if (!status) status = moe_cuda(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeRelaxed), "capture");
-  for (int index = 0; index < MOE_INPUTS && !status; index++) status = moe_forward(r, moe, index);
-  if (!status) status = moe_cuda(cudaStreamEndCapture(r->stream, &graph), "capture");
-  if (!status) status = dt_comm_barrier(r->comm, "captured");
-  if (!status) status = moe_cuda(cudaGraphInstantiate(&exec, graph, 0), "graph");
-  for (int i = 0; i < 5 && !status; i++) status = moe_cuda(cudaGraphLaunch(exec, r->stream), "graph");
-  if (!status) status = dt_cuda_moe_check(moe, r->stream);
-  for (int index = 0; index < MOE_INPUTS && !status; index++) status = moe_compare(r, index, "graph", 0);
-  if (exec) cudaGraphExecDestroy(exec);
-  if (graph) cudaGraphDestroy(graph);
-  return status;
-}
-
-static dt_status run_parts(moe_rank *r, dt_cuda_moe *moe) {
-  dt_status status = DT_OK;
-  for (int part = DT_CUDA_MOE_COMPUTE; part <= DT_CUDA_MOE_REDUCE && !status; part++) {
-    for (int i = 0; i < 3 && !status; i++)
-      status = dt_cuda_moe_run_part(moe, (dt_cuda_moe_part)part, &r->inputs[MOE_INPUTS - 1].device, r->stream);
-    if (!status) status = dt_cuda_moe_check(moe, r->stream);
-    if (!status) status = dt_comm_barrier(r->comm, "part");
-  }
-  for (int index = 0; index < MOE_INPUTS && !status; index++) status = moe_forward(r, moe, index);
-  if (!status) status = dt_cuda_moe_check(moe, r->stream);
-  for (int index = 0; index < MOE_INPUTS && !status; index++) status = moe_compare(r, index, "after parts", 0);
-  return status;
-}
-
 static dt_status work(moe_rank *r, const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights) {
   dt_cuda_moe *moe = NULL;
   dt_cuda_moe_config own = *config;
@@ -142,8 +110,8 @@ static dt_status work(moe_rank *r, const dt_cuda_moe_config *config, const dt_cu
   if (!status) status = run_schedules(r, moe, own);
   if (!status) status = run_back_to_back(r, moe, own);
   if (!status) status = run_bytes(r, moe, own);
-  if (!status) status = run_graph(r, moe);
-  if (!status) status = run_parts(r, moe);
+  if (!status) status = moe_run_graph(r, moe); /* the schedule set last has dedup */
+  if (!status) status = moe_run_parts(r, moe);
   if (status) moe_give_up(r, status);
   dt_cuda_moe_destroy(moe);
   return status;

@@ -185,6 +185,38 @@ dt_status moe_compare(const moe_rank *r, int index, const char *what, int number
                   words, first / columns, first % columns);
 }
 
+dt_status moe_run_graph(moe_rank *r, dt_cuda_moe *moe) {
+  cudaGraph_t graph = NULL;
+  cudaGraphExec_t exec = NULL;
+  /* All ranks capture at once: a synchronous copy of another thread would spoil it. */
+  dt_status status = dt_comm_barrier(r->comm, "capture");
+  if (!status) status = moe_cuda(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeRelaxed), "capture");
+  for (int index = 0; index < MOE_INPUTS && !status; index++) status = moe_forward(r, moe, index);
+  if (!status) status = moe_cuda(cudaStreamEndCapture(r->stream, &graph), "capture");
+  if (!status) status = dt_comm_barrier(r->comm, "captured");
+  if (!status) status = moe_cuda(cudaGraphInstantiate(&exec, graph, 0), "graph");
+  for (int i = 0; i < 5 && !status; i++) status = moe_cuda(cudaGraphLaunch(exec, r->stream), "graph");
+  if (!status) status = dt_cuda_moe_check(moe, r->stream);
+  for (int index = 0; index < MOE_INPUTS && !status; index++) status = moe_compare(r, index, "graph", 0);
+  if (exec) cudaGraphExecDestroy(exec);
+  if (graph) cudaGraphDestroy(graph);
+  return status;
+}
+
+dt_status moe_run_parts(moe_rank *r, dt_cuda_moe *moe) {
+  dt_status status = DT_OK;
+  for (int part = DT_CUDA_MOE_COMPUTE; part <= DT_CUDA_MOE_REDUCE && !status; part++) {
+    for (int i = 0; i < 3 && !status; i++)
+      status = dt_cuda_moe_run_part(moe, (dt_cuda_moe_part)part, &r->inputs[MOE_INPUTS - 1].device, r->stream);
+    if (!status) status = dt_cuda_moe_check(moe, r->stream);
+    if (!status) status = dt_comm_barrier(r->comm, "part");
+  }
+  for (int index = 0; index < MOE_INPUTS && !status; index++) status = moe_forward(r, moe, index);
+  if (!status) status = dt_cuda_moe_check(moe, r->stream);
+  for (int index = 0; index < MOE_INPUTS && !status; index++) status = moe_compare(r, index, "after parts", 0);
+  return status;
+}
+
 static dt_cuda_moe_config config_of(const moe_rank *r) {
   const moe_shape *s = r->shape;
   dt_cuda_moe_config config;

@@ -74,4 +74,9 @@ dt_status moe_fetch(const moe_rank *rank, int index, uint16_t *output);
 /* The output must be `expected`, to the bit. */
 dt_status moe_compare(const moe_rank *rank, int index, const char *what, int number);
 
+/* All inputs in a captured graph, replayed five times; every part three times, then all inputs again. With the schedule
+ * that is set; outputs must be `expected`. */
+dt_status moe_run_graph(moe_rank *rank, dt_cuda_moe *moe);
+dt_status moe_run_parts(moe_rank *rank, dt_cuda_moe *moe);
+
 #endif
