@@ -86,7 +86,7 @@ typedef struct dt_combine dt_combine;
 /* Collective. Allocates windows on the fabric and working memory on its device. DT_ERR_ARGUMENT names the field;
  * DT_ERR_UNSUPPORTED: built without CUDA, not a Hopper GPU, or another fabric. */
 dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combine);
-/* Collective. No run may be in flight on any rank. */
+/* Collective; NULL allowed. No run may be in flight on any rank. */
 void dt_combine_destroy(dt_combine *combine);
 
 /* counts: [ranks][ranks*experts_per_rank], host, the same on every rank. Makes the plan on the host and copies its
@@ -124,7 +124,7 @@ dt_status dt_combine_check(dt_combine *combine, void *stream);
  * fit. */
 dt_status dt_combine_spans(dt_combine *combine, void *stream, const dt_span **spans, size_t *count, uint64_t *lost);
 
-/* This rank's combine buffer, device memory [combine_rows_max][n] bf16. */
+/* This rank's combine buffer, device memory [combine_rows_max][n] bf16; the operator's. */
 void *dt_combine_buffer(dt_combine *combine);
 
 /* Seeded routers. balanced: every (source, expert) count within one. moderate: two experts a token, drawn without
@@ -137,7 +137,8 @@ typedef enum dt_combine_router {
   DT_ROUTER_STRESS = 2,
   DT_ROUTER_CROSSED = 3
 } dt_combine_router;
-/* counts: [ranks][ranks*experts_per_rank] receives rows slots for every source rank. rows: even, except crossed. */
+/* counts: [ranks][ranks*experts_per_rank] receives rows slots for every source rank. rows: even, except crossed.
+ * DT_ERR_ARGUMENT names what is out of range; DT_ERR_MEMORY. */
 dt_status dt_combine_route(dt_combine_router router, uint64_t seed, int32_t ranks, int32_t experts_per_rank,
                            int64_t rows, int32_t *counts);
 

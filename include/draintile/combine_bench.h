@@ -28,8 +28,9 @@ typedef enum dt_combine_method {
   DT_METHOD_CUBLAS = 8,   /* cuBLAS grouped GEMM alone, a group an expert */
   DT_METHOD_RESERVED = 9, /* our GEMM alone on the multiprocessors that the consumers leave */
   DT_METHOD_REDUCE = 10,  /* at the owner: each token's two rows weighted and summed; after any method */
-  DT_METHOD_EXCHANGE = 11, /* counts on the device: a run's entry, which exchanges them, and its exit; after the others */
-  DT_METHOD_COUNTS = 12,   /* the same with the plan and the tables in between */
+  DT_METHOD_EXCHANGE =
+      11,                /* counts on the device: a run's entry, which exchanges them, and its exit; after the others */
+  DT_METHOD_COUNTS = 12, /* the same with the plan and the tables in between */
   DT_METHODS = 13
 } dt_combine_method;
 
@@ -90,8 +91,7 @@ void dt_combine_bench_config_init(dt_combine_bench_config *config);
 
 /* Runs on the first GPUs, a thread a rank. Buffers and communicators are made once, for the largest setting.
  * DT_ERR_NO_DEVICE: no GPU; DT_ERR_UNSUPPORTED also where ranks share a GPU and a method needs NCCL or cuBLAS, or where
- * these are missing. A method
- * that gives wrong bits is a result, not an error; one that fails ends the run. */
+ * these are missing. A method that gives wrong bits is a result, not an error; one that fails ends the run. */
 dt_status dt_combine_bench_run(const dt_combine_bench_config *config);
 
 #pragma GCC visibility pop

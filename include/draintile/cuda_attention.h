@@ -50,7 +50,8 @@ typedef struct dt_cuda_attention {
 } dt_cuda_attention;
 void dt_cuda_attention_init(dt_cuda_attention *attention);
 
-/* Device memory that one call in flight needs, 128-byte aligned; zero it once before its first use. */
+/* *bytes: device memory, 128-byte aligned, that one call in flight needs; zero it once before its first use.
+ * DT_ERR_ARGUMENT names the field. */
 dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t *bytes);
 /* Queues the kernel on `stream` (a cudaStream_t) of the current device; may be captured. When it has ended, all its
  * stores, to peers too, are performed; visibility to a peer needs a release after it. DT_ERR_ARGUMENT names the field;

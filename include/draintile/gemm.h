@@ -52,7 +52,7 @@ typedef struct dt_cuda_gemm {
 } dt_cuda_gemm;
 void dt_cuda_gemm_init(dt_cuda_gemm *gemm);
 
-/* Device memory that one call in flight needs, 128-byte aligned. */
+/* *bytes: device memory, 128-byte aligned, that one call in flight needs. DT_ERR_ARGUMENT names the field. */
 dt_status dt_cuda_gemm_workspace(const dt_cuda_gemm *gemm, size_t *bytes);
 
 /* Queues the GEMM on `stream` (a cudaStream_t) of the current device. DT_ERR_ARGUMENT names the field that is out of

@@ -44,19 +44,25 @@ typedef enum dt_ulysses_part {
   DT_ULYSSES_IN = 3         /* the way in, until all heads have arrived */
 } dt_ulysses_part;
 
+/* Collective. Allocates windows on the fabric and memory on its device, which the operator owns. DT_ERR_ARGUMENT names
+ * the field; DT_ERR_UNSUPPORTED: built without CUDA; DT_ERR_MEMORY; DT_ERR_MISMATCH: the ranks' configurations differ.
+ */
 dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysses);
+/* Collective; NULL allowed. No run may be in flight on any rank. */
 void dt_ulysses_destroy(dt_ulysses *ulysses);
 /* Collective, between runs: only schedule and overlap_in of config->attention are read. Multiprocessors for senders are
  * set aside by what dt_ulysses_create was told, in all runs, so that all give the same bits. */
 dt_status dt_ulysses_set_schedule(dt_ulysses *ulysses, const dt_ulysses_config *config);
 /* q [rows][H][D], k and v [rows][H_kv][D] of this rank, device memory, 16-byte aligned. No host synchronization, no
- * allocation; may be captured in a CUDA graph. */
+ * allocation; may be captured in a CUDA graph. DT_ERR_ARGUMENT names what is wrong; errors of the device and of other
+ * ranks come from dt_ulysses_check. */
 dt_status dt_ulysses_run(dt_ulysses *ulysses, dt_ulysses_part part, const void *q, const void *k, const void *v,
                          void *stream);
 /* Waits for `stream`. DT_OK; DT_ERR_TIMEOUT (names the phase and the rank waited for); DT_ERR_PEER. Sticky. */
 dt_status dt_ulysses_check(dt_ulysses *ulysses, void *stream);
 /* This rank's rows of the output, device memory [rows][H][D], until its next run. */
 void *dt_ulysses_output(dt_ulysses *ulysses);
+/* Bytes of device memory that this rank's operator holds, windows included. */
 size_t dt_ulysses_device_bytes(const dt_ulysses *ulysses);
 /* Tiles of this rank in a run, those cut over keys once. */
 int64_t dt_ulysses_tile_count(const dt_ulysses *ulysses);

@@ -1,8 +1,6 @@
 /* What a build without the CUDA parts says. */
 #include <draintile/combine.h>
 
-#include <string.h>
-
 #include "core/error.h"
 
 #ifndef DT_WITH_CUDA
@@ -11,8 +9,7 @@ static dt_status without(void) {
 }
 
 void dt_combine_config_init(dt_combine_config *config) {
-  memset(config, 0, sizeof *config);
-  config->size = sizeof *config;
+  *config = (dt_combine_config){.size = sizeof *config, .consumers = 16, .segment_bands = 1};
 }
 dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combine) {
   (void)config, (void)combine;
