@@ -100,19 +100,6 @@ static dt_status check_pointers(const dt_cuda_attention *a, const void *workspac
   return DT_OK;
 }
 
-/* Multiprocessors of the current device, which must be a Hopper. */
-static dt_status device_sms(int *sms) {
-  int device, major, minor;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(sms, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return dt_cuda_check(error, "device attributes");
-  if (major != 9 || minor != 0)
-    return dt_fail(DT_ERR_UNSUPPORTED, "compute capability: %d.%d; 9.0 allowed", major, minor);
-  return DT_OK;
-}
-
 /* Three dimensions, innermost first: columns, heads, tokens. */
 static dt_status encode(const dt_cuda_driver_api *driver, CUtensorMap *map, const char *name, const void *data,
                         const dt_cuda_attention *a, int32_t heads, int64_t tokens, int64_t row_stride, int32_t box) {
@@ -185,7 +172,7 @@ dt_status dt_attention_forward_chosen(const dt_cuda_attention *a, const dt_atten
   if (a->tokens == 0 || a->heads == 0) return DT_OK;
   int sms = 0;
   if ((status = check_owners(a)) != DT_OK || (status = check_pointers(a, workspace)) != DT_OK ||
-      (status = device_sms(&sms)) != DT_OK)
+      (status = dt_cuda_hopper(&sms)) != DT_OK)
     return status;
   if (a->sms < 0 || a->sms > sms) return dt_fail(DT_ERR_ARGUMENT, "sms: %d; 0 to %d allowed", a->sms, sms);
   if (a->kv_tokens == 0) return zero_rows(a, stream);

@@ -7,7 +7,6 @@
 
 #include "combine_bench_rank.h"
 #include "core/error.h"
-#include "core/random.h"
 #include "core/statistics.h"
 #include "driver.h"
 
@@ -20,12 +19,6 @@ void dt_combine_bench_case_init(dt_combine_bench_case *setting) {
 
 void dt_combine_bench_config_init(dt_combine_bench_config *config) {
   *config = (dt_combine_bench_config){.size = sizeof *config, .ranks = 2, .repeat = 20, .warm_up = 3};
-}
-
-static uint16_t to_bf16(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
 static double now_s(void) {
@@ -146,12 +139,9 @@ static dt_status prepare(dt_bench *b) {
   const dt_combine_bench_config *c = &b->config;
   const int devices = dt_cuda_device_count();
   b->result.gpus = devices < c->ranks ? devices : c->ranks;
-  b->block = malloc(2 * (size_t)DT_BENCH_PERIOD);
-  if (!b->block) return dt_fail(DT_ERR_MEMORY, "values: %d", DT_BENCH_PERIOD);
-  dt_status status = measure_all(b);
+  dt_status status = dt_bench_values(12345, &b->block);
+  if (!status) status = measure_all(b);
   if (status) return status;
-  dt_random random = {12345};
-  for (int i = 0; i < DT_BENCH_PERIOD; i++) b->block[i] = to_bf16((float)dt_random_normal(&random));
   for (int m = 0; m < DT_METHODS; m++) {
     b->samples[m] = calloc((size_t)c->repeat + 1, sizeof(double));
     if (!b->samples[m]) return dt_fail(DT_ERR_MEMORY, "samples: %d", c->repeat);

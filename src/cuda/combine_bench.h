@@ -21,6 +21,12 @@ cudaError_t dt_bench_settle(const void *memory, size_t bytes, cudaStream_t strea
 /* Adds to *wrong the 4-byte words in which a and b differ. */
 cudaError_t dt_bench_compare(const void *a, const void *b, size_t bytes, unsigned long long *wrong,
                              cudaStream_t stream);
+/* combine_bench_host.c: elements of the random values; a prime, so that no two rows or experts hold the same ones. */
+enum { DT_BENCH_PERIOD = 8388593 };
+/* *values: [DT_BENCH_PERIOD] normal numbers in bf16, the caller's to free. DT_ERR_MEMORY. */
+dt_status dt_bench_values(uint64_t seed, uint16_t **values);
+/* *hz: cycles of the current device's clock a second, over 3 ms of the stream; as it was where the device says none. */
+dt_status dt_bench_clock(cudaStream_t stream, double *hz);
 /* One row of a combine buffer to compare with float64, and where its operands begin in the random values. */
 typedef struct dt_bench_sample {
   int64_t row, a, b;

@@ -1,3 +1,4 @@
+/* The combine benchmark: one rank's memory, its operator, the methods and their times. */
 #include "combine_bench_rank.h"
 
 #include <stdlib.h>
@@ -8,7 +9,6 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "driver.h"
-#include "probe/burst.h"
 
 enum { FLUSH_BYTES = 512 << 20, TOP_K = 2 };
 
@@ -259,28 +259,16 @@ dt_status dt_bench_time_method(dt_bench_rank *r, int method, double *seconds) {
   return dt_cuda_check(error, "stop");
 }
 
-/* Cycles of the SM clock a second, over 1 ms. */
-static dt_status read_clock(dt_bench_rank *r, double *hz) {
-  uint64_t results[4] = {0}, *memory = NULL;
-  cudaError_t error = cudaMalloc((void **)&memory, sizeof results);
-  if (error == cudaSuccess) error = dt_clock_launch_kernel(1000000, memory, r->stream);
-  if (error == cudaSuccess) error = cudaMemcpyAsync(results, memory, 24, cudaMemcpyDeviceToHost, r->stream);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(r->stream);
-  cudaFree(memory);
-  if (error == cudaSuccess && results[1]) *hz = 1e9 * (double)results[0] / (double)results[1];
-  return dt_cuda_check(error, "clock");
-}
-
-/* bulk before those that are compared with it; graphs after what they capture */
+/* bulk before those that are compared with it; graphs after what they capture. */
 static const int order[] = {DT_METHOD_GEMM,       DT_METHOD_CUBLAS,        DT_METHOD_BULK,   DT_METHOD_LOOP,
-                                      DT_METHOD_GROUPED,    DT_METHOD_RESERVED,      DT_METHOD_SIGNAL, DT_METHOD_DIRECT,
-                                      DT_METHOD_LOOP_GRAPH, DT_METHOD_GROUPED_GRAPH, DT_METHOD_REDUCE};
+                            DT_METHOD_GROUPED,    DT_METHOD_RESERVED,      DT_METHOD_SIGNAL, DT_METHOD_DIRECT,
+                            DT_METHOD_LOOP_GRAPH, DT_METHOD_GROUPED_GRAPH, DT_METHOD_REDUCE};
 enum { IN_TURNS = sizeof order / sizeof *order };
 
 static dt_status time_all(dt_bench_rank *r) {
   const dt_bench *shared = r->shared;
   dt_status status = DT_OK;
-  if (r->rank == 0) status = read_clock(r, &r->shared->result.sm_hz_before);
+  if (r->rank == 0) status = dt_bench_clock(r->stream, &r->shared->result.sm_hz_before);
   for (int32_t round = -shared->config.warm_up; round < shared->config.repeat && !status; round++)
     for (int i = 0; i < IN_TURNS && !status; i++) {
       double seconds;
@@ -288,7 +276,7 @@ static dt_status time_all(dt_bench_rank *r) {
       status = dt_bench_time_method(r, order[i], &seconds);
       if (!status && round >= 0) r->samples[order[i]][round] = seconds;
     }
-  if (!status && r->rank == 0) status = read_clock(r, &r->shared->result.sm_hz_after);
+  if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &r->shared->result.sm_hz_after);
   uint32_t expired = 0;
   if (!status) status = dt_cuda_check(cudaMemcpy(&expired, r->expired, sizeof expired, cudaMemcpyDefault), "flag");
   if (!status && expired) status = dt_fail(DT_ERR_TIMEOUT, "rank %d: a start was 5 s late", r->rank);

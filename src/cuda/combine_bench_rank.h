@@ -8,10 +8,7 @@
 
 #include "combine_bench.h"
 
-enum {
-  DT_BENCH_PERIOD = 8388593, /* of the random values: a prime, so that no two rows or experts hold the same */
-  DT_BENCH_CHECKED_ROWS = 48 /* sampled a rank */
-};
+enum { DT_BENCH_CHECKED_ROWS = 48 /* sampled a rank */ };
 
 typedef struct dt_bench dt_bench;
 

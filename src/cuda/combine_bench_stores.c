@@ -1,3 +1,4 @@
+/* The combine benchmark: how many multiprocessors store to other ranks at once, from direct with timestamps. */
 #include <string.h>
 
 #include "combine_bench_rank.h"

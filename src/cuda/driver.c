@@ -53,8 +53,22 @@ int dt_cuda_device_count(void) {
 
 dt_status dt_cuda_check(cudaError_t result, const char *what) {
   if (result == cudaSuccess) return DT_OK;
-  dt_status status = result == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_DEVICE;
+  dt_status status = DT_ERR_DEVICE;
+  if (result == cudaErrorMemoryAllocation) status = DT_ERR_MEMORY;
+  if (result == cudaErrorNoDevice || result == cudaErrorInsufficientDriver) status = DT_ERR_NO_DEVICE;
   return dt_fail(status, "%s: %s (%s)", what, cudaGetErrorName(result), cudaGetErrorString(result));
+}
+
+dt_status dt_cuda_hopper(int *sms) {
+  int device, major, minor;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(sms, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return dt_cuda_check(error, "device attributes");
+  if (major != 9 || minor != 0)
+    return dt_fail(DT_ERR_UNSUPPORTED, "compute capability: %d.%d; 9.0 allowed", major, minor);
+  return DT_OK;
 }
 
 dt_status dt_cuda_driver_check(CUresult result, const char *what) {

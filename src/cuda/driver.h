@@ -47,9 +47,13 @@ dt_status dt_cuda_driver(const dt_cuda_driver_api **api);
 /* Number of GPUs; 0 without a driver, never an error. */
 int dt_cuda_device_count(void);
 
-/* DT_OK, or DT_ERR_DEVICE (DT_ERR_MEMORY when it ran out) with "what: error name". */
+/* DT_OK, or DT_ERR_DEVICE (DT_ERR_MEMORY when it ran out, DT_ERR_NO_DEVICE without a driver or a GPU) with "what: error
+ * name". */
 dt_status dt_cuda_check(cudaError_t result, const char *what);
 dt_status dt_cuda_driver_check(CUresult result, const char *what);
+
+/* *sms: multiprocessors of the current device. DT_ERR_UNSUPPORTED: it is not a Hopper. */
+dt_status dt_cuda_hopper(int *sms);
 
 #ifdef __cplusplus
 }

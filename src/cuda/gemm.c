@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "cuda/driver.h"
 #include "cuda/gemm_prepare.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tile_table.h"
@@ -12,11 +13,6 @@ void dt_cuda_gemm_init(dt_cuda_gemm *gemm) {
   memset(gemm, 0, sizeof *gemm);
   gemm->size = sizeof *gemm;
   gemm->tensor_stores = 1;
-}
-
-static dt_status cuda_fail(cudaError_t error, const char *call) {
-  return dt_fail(error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ? DT_ERR_NO_DEVICE : DT_ERR_DEVICE,
-                 "%s: %s", call, cudaGetErrorString(error));
 }
 
 static dt_status check_shape(const dt_cuda_gemm *gemm) {
@@ -116,26 +112,13 @@ static int may_mix(const dt_cuda_gemm *gemm) {
          gemm->experts <= MIXED_MAX;
 }
 
-/* Multiprocessors of the current device, which must be a Hopper. */
-static dt_status device_sms(int *sms) {
-  int device, major, minor;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(sms, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return cuda_fail(error, "device attributes");
-  if (major != 9 || minor != 0)
-    return dt_fail(DT_ERR_UNSUPPORTED, "compute capability: %d.%d; 9.0 allowed", major, minor);
-  return DT_OK;
-}
-
 dt_status dt_gemm_prepare(const dt_cuda_gemm *gemm, void *workspace, void *stream, dt_tile_gemm *prepared, int *ctas) {
   int sms = 0;
   dt_status status = check_shape(gemm);
   *ctas = 0;
   if (status == DT_OK && gemm->rows_max == 0) return DT_OK;
   if (status == DT_OK) status = check_pointers(gemm, workspace);
-  if (status == DT_OK) status = device_sms(&sms);
+  if (status == DT_OK) status = dt_cuda_hopper(&sms);
   if (status != DT_OK) return status;
   if (gemm->sms != 0 && (gemm->sms < DT_TILE_CLUSTER || gemm->sms > sms))
     return dt_fail(DT_ERR_ARGUMENT, "sms: %d; %d to %d, or 0, allowed", gemm->sms, DT_TILE_CLUSTER, sms);
@@ -170,7 +153,7 @@ dt_status dt_gemm_prepare(const dt_cuda_gemm *gemm, void *workspace, void *strea
   const dt_tile_order order = {
       .order = (int32_t)gemm->order, .remote_rows = gemm->remote_rows, .paced_units = gemm->paced_units};
   const cudaError_t error = dt_tile_ordered_table_launch(&table, &order, tasks_max(gemm), stream);
-  if (error != cudaSuccess) return cuda_fail(error, "task table");
+  if (error != cudaSuccess) return dt_cuda_check(error, "task table");
   *prepared = params;
   *ctas = (int)(DT_TILE_CLUSTER * clusters);
   return DT_OK;
@@ -182,14 +165,14 @@ dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *
   dt_status status = dt_gemm_prepare(gemm, workspace, stream, &params, &ctas);
   if (status != DT_OK || ctas == 0) return status;
   const cudaError_t error = dt_tile_gemm_launch(&params, ctas, stream);
-  return error == cudaSuccess ? DT_OK : cuda_fail(error, "tile kernel");
+  return dt_cuda_check(error, "tile kernel");
 }
 
 dt_status dt_cuda_gemm_check(const void *workspace, void *stream) {
   dt_tile_header header;
   cudaError_t error = cudaMemcpyAsync(&header, workspace, sizeof header, cudaMemcpyDeviceToHost, stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  if (error != cudaSuccess) return cuda_fail(error, "grouped GEMM");
+  if (error != cudaSuccess) return dt_cuda_check(error, "grouped GEMM");
   static const char *const waits[] = {[DT_TILE_ERROR_FULL] = "operands",
                                       [DT_TILE_ERROR_EMPTY] = "a free stage",
                                       [DT_TILE_ERROR_TICKET] = "a ticket",

@@ -8,7 +8,6 @@
 #include "comm/fabric.h"
 #include "core/error.h"
 #include "driver.h"
-#include "probe/burst.h"
 
 enum { FLUSH_BYTES = 512 << 20 };
 
@@ -250,18 +249,6 @@ static dt_status time_method(dt_moe_bench_rank *r, int32_t index, double *second
   return dt_cuda_check(error, "stop");
 }
 
-/* Cycles of the SM clock a second, over 3 ms. */
-static dt_status read_clock(const dt_moe_bench_rank *r, double *hz) {
-  uint64_t results[4] = {0}, *memory = NULL;
-  cudaError_t error = cudaMalloc((void **)&memory, sizeof results);
-  if (error == cudaSuccess) error = dt_clock_launch_kernel(3000000, memory, r->stream);
-  if (error == cudaSuccess) error = cudaMemcpyAsync(results, memory, 24, cudaMemcpyDeviceToHost, r->stream);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(r->stream);
-  cudaFree(memory);
-  if (error == cudaSuccess && results[1]) *hz = 1e9 * (double)results[0] / (double)results[1];
-  return dt_cuda_check(error, "clock");
-}
-
 dt_status dt_moe_bench_rank_run(dt_moe_bench_rank *r) {
   const dt_moe_bench *b = r->shared;
   const dt_moe_bench_config *c = &b->config;
@@ -270,7 +257,7 @@ dt_status dt_moe_bench_rank_run(dt_moe_bench_rank *r) {
   r->set = NULL; /* the last row's methods may be gone */
   if (!status) status = load_row(r);
   for (int32_t i = 0; i < methods && !status; i++) status = check_method(r, i);
-  if (!status && r->rank == 0) status = read_clock(r, &b->result->sm_hz_before);
+  if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &b->result->sm_hz_before);
   for (int32_t round = -c->warm_up; round < c->repeat && !status; round++)
     for (int32_t i = 0; i < methods && !status; i++) {
       double seconds = 0, issue_s = NAN;
@@ -280,7 +267,7 @@ dt_status dt_moe_bench_rank_run(dt_moe_bench_rank *r) {
       r->seen[i].issues[round] = issue_s;
     }
   if (!status) status = dt_cuda_moe_check(r->moe, r->stream);
-  if (!status && r->rank == 0) status = read_clock(r, &b->result->sm_hz_after);
+  if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &b->result->sm_hz_after);
   uint32_t expired = 0;
   if (!status) status = dt_cuda_check(cudaMemcpy(&expired, r->expired, sizeof expired, cudaMemcpyDefault), "flag");
   if (!status && expired) status = dt_fail(DT_ERR_TIMEOUT, "rank %d: a start was 5 s late", r->rank);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "driver.h"
 #include "plan_slots.h"
 #include "plan_summary.h"
 
@@ -12,20 +13,15 @@
 enum { SLOTS_WARPS = 16, SLOTS_BLOCKS_MAX = 64, PLAN_WARPS = 16, PLAN_BLOCKS_MAX = 64 };
 _Static_assert(SLOTS_WARPS <= PLAN_WARPS, "slots are placed beside the plan");
 
-static dt_status cuda_fail(cudaError_t error, const char *call) {
-  return dt_fail(error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ? DT_ERR_NO_DEVICE : DT_ERR_DEVICE,
-                 "%s: %s", call, cudaGetErrorString(error));
-}
-
 /* Most shared memory a block may ask for; the kernels are told so. */
 static dt_status shared_limit(int *bytes) {
   int device;
   cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return cuda_fail(error, "cudaGetDevice");
+  if (error != cudaSuccess) return dt_cuda_check(error, "cudaGetDevice");
   error = cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (error != cudaSuccess) return cuda_fail(error, "cudaDeviceGetAttribute");
+  if (error != cudaSuccess) return dt_cuda_check(error, "cudaDeviceGetAttribute");
   error = dt_plan_kernels_prepare(*bytes);
-  return error == cudaSuccess ? DT_OK : cuda_fail(error, "cudaFuncSetAttribute");
+  return dt_cuda_check(error, "cudaFuncSetAttribute");
 }
 
 static int32_t blocks_for(int64_t items, int32_t warps, int32_t most) {
@@ -105,12 +101,10 @@ dt_status dt_device_plan_prepare(dt_device_plan *plan, size_t *bytes) {
 }
 
 dt_status dt_device_slots_launch(const dt_device_slots *slots, cudaStream_t stream) {
-  const cudaError_t error = dt_slots_kernel_launch(slots, stream);
-  return error == cudaSuccess ? DT_OK : cuda_fail(error, "slots");
+  return dt_cuda_check(dt_slots_kernel_launch(slots, stream), "slots");
 }
 
 dt_status dt_device_plan_launch(const dt_device_plan *plan, const dt_device_slots *slots, int after_kernel,
                                 cudaStream_t stream) {
-  const cudaError_t error = dt_plan_kernel_launch(plan, slots, after_kernel, stream);
-  return error == cudaSuccess ? DT_OK : cuda_fail(error, "plan");
+  return dt_cuda_check(dt_plan_kernel_launch(plan, slots, after_kernel, stream), "plan");
 }

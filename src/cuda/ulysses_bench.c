@@ -4,16 +4,9 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/random.h"
 #include "core/statistics.h"
 #include "driver.h"
 #include "ulysses_bench_rank.h"
-
-static uint16_t to_bf16(float value) {
-  uint32_t bits;
-  memcpy(&bits, &value, sizeof bits);
-  return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
 
 static void *run_rank(void *context) {
   dt_ulysses_bench_rank *r = context;
@@ -63,10 +56,8 @@ static dt_status prepare(dt_ulysses_bench_shared *b) {
   b->repeat = c->repeat;
   const int devices = dt_cuda_device_count();
   b->result->gpus = devices < c->ranks ? devices : c->ranks;
-  b->block = malloc(2 * (size_t)DT_ULYSSES_BENCH_PERIOD);
-  if (!b->block) return dt_fail(DT_ERR_MEMORY, "benchmark: %d values", DT_ULYSSES_BENCH_PERIOD);
-  dt_random random = {c->seed + 12345};
-  for (int i = 0; i < DT_ULYSSES_BENCH_PERIOD; i++) b->block[i] = to_bf16((float)dt_random_normal(&random));
+  dt_status status = dt_bench_values(c->seed + 12345, &b->block);
+  if (status) return status;
   for (int32_t r = 0; r < c->ranks; r++)
     for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
       b->ranks[r].words_wrong[m] = -1;
@@ -77,7 +68,7 @@ static dt_status prepare(dt_ulysses_bench_shared *b) {
   dt_comm_config_init(&comm);
   comm.entry_timeout_s = comm.timeout_s = 60;
   dt_comm *controls[DT_BENCH_RANKS] = {NULL};
-  dt_status status = dt_comm_create_local(c->ranks, &comm, controls);
+  status = dt_comm_create_local(c->ranks, &comm, controls);
   for (int32_t r = 0; r < c->ranks && !status; r++) {
     b->ranks[r].shared = b;
     b->ranks[r].rank = r;

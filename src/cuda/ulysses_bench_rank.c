@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "driver.h"
-#include "probe/burst.h"
 
 enum {
   FLUSH_BYTES = 512 << 20,
@@ -43,14 +42,14 @@ static dt_status make_inputs(dt_ulysses_bench_rank *r) {
       status = allocate((void **)&r->inputs[t], 2 * (size_t)((runs[0].rows + runs[1].rows) * token), "operands");
     for (int i = 0; i < 2 && !status; i++)
       status = dt_cuda_check(dt_bench_fill(r->inputs[t] + runs[i].local * token, runs[i].rows * token, r->block,
-                                           DT_ULYSSES_BENCH_PERIOD, offset_of(t) + runs[i].first * token, r->stream),
+                                           DT_BENCH_PERIOD, offset_of(t) + runs[i].first * token, r->stream),
                              "operands");
   }
   return status;
 }
 
 static dt_status make_memory(dt_ulysses_bench_rank *r) {
-  const size_t block = 2 * (size_t)DT_ULYSSES_BENCH_PERIOD;
+  const size_t block = 2 * (size_t)DT_BENCH_PERIOD;
   r->output_bytes = dt_window_bytes(r->ulysses->output, r->rank);
   dt_status status = allocate((void **)&r->block, block, "block");
   if (!status) status = allocate((void **)&r->expected, r->output_bytes, "expected rows");
@@ -173,13 +172,13 @@ static void reference(const dt_ulysses_bench_shared *shared, int64_t row, int32_
   double most = -INFINITY, sum = 0;
   const uint16_t *block = shared->block;
   for (int64_t j = 0; j < visible; j++) {
-    int64_t q = (row * token + at + offset_of(0)) % DT_ULYSSES_BENCH_PERIOD;
-    int64_t k = (j * token + at + offset_of(1)) % DT_ULYSSES_BENCH_PERIOD;
+    int64_t q = (row * token + at + offset_of(0)) % DT_BENCH_PERIOD;
+    int64_t k = (j * token + at + offset_of(1)) % DT_BENCH_PERIOD;
     scores[j] = 0;
     for (int32_t d = 0; d < a->head_dim; d++) {
       scores[j] += from_bf16(block[q++]) * from_bf16(block[k++]);
-      if (q == DT_ULYSSES_BENCH_PERIOD) q = 0;
-      if (k == DT_ULYSSES_BENCH_PERIOD) k = 0;
+      if (q == DT_BENCH_PERIOD) q = 0;
+      if (k == DT_BENCH_PERIOD) k = 0;
     }
     scores[j] /= sqrt((double)a->head_dim);
     if (scores[j] > most) most = scores[j];
@@ -187,11 +186,11 @@ static void reference(const dt_ulysses_bench_shared *shared, int64_t row, int32_
   for (int32_t d = 0; d < a->head_dim; d++) out[d] = 0;
   for (int64_t j = 0; j < visible; j++) {
     const double p = exp(scores[j] - most);
-    int64_t v = (j * token + at + offset_of(2)) % DT_ULYSSES_BENCH_PERIOD;
+    int64_t v = (j * token + at + offset_of(2)) % DT_BENCH_PERIOD;
     sum += p;
     for (int32_t d = 0; d < a->head_dim; d++) {
       out[d] += p * from_bf16(block[v++]);
-      if (v == DT_ULYSSES_BENCH_PERIOD) v = 0;
+      if (v == DT_BENCH_PERIOD) v = 0;
     }
   }
   for (int32_t d = 0; d < a->head_dim; d++) out[d] /= sum;
@@ -303,18 +302,6 @@ static dt_status time_method(dt_ulysses_bench_rank *r, int method, double *secon
   return status || method != DT_ULYSSES_METHOD_SERIAL ? status : set_serial(r, 0, 0);
 }
 
-/* Cycles of the SM clock a second, over 3 ms. */
-static dt_status read_clock(dt_ulysses_bench_rank *r, double *hz) {
-  uint64_t results[4] = {0}, *memory = NULL;
-  cudaError_t error = cudaMalloc((void **)&memory, sizeof results);
-  if (error == cudaSuccess) error = dt_clock_launch_kernel(3000000, memory, r->stream);
-  if (error == cudaSuccess) error = cudaMemcpyAsync(results, memory, 24, cudaMemcpyDeviceToHost, r->stream);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(r->stream);
-  cudaFree(memory);
-  if (error == cudaSuccess && results[1]) *hz = 1e9 * (double)results[0] / (double)results[1];
-  return dt_cuda_check(error, "clock");
-}
-
 /* How many rounds the time allows, by one that was measured; the same on every rank. */
 static dt_status choose_repeat(dt_ulysses_bench_rank *r, double round_s) {
   const dt_ulysses_bench_config *c = r->shared->config;
@@ -331,7 +318,7 @@ dt_status dt_ulysses_bench_work(dt_ulysses_bench_rank *r) {
   const dt_ulysses_bench_config *c = r->shared->config;
   dt_status status = make_rank(r);
   if (!status) status = check_methods(r);
-  if (!status && r->rank == 0) status = read_clock(r, &r->shared->result->sm_hz_before);
+  if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &r->shared->result->sm_hz_before);
   for (int32_t round = -c->warm_up - 1; round < r->shared->repeat && !status; round++) {
     double sum_s = 0;
     for (int m = 0; m < DT_ULYSSES_METHODS && !status; m++) {
@@ -345,7 +332,7 @@ dt_status dt_ulysses_bench_work(dt_ulysses_bench_rank *r) {
   }
   if (!status) status = dt_ulysses_check(r->ulysses, r->stream);
   if (!status) status = dt_ulysses_check(r->beside, r->stream);
-  if (!status && r->rank == 0) status = read_clock(r, &r->shared->result->sm_hz_after);
+  if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &r->shared->result->sm_hz_after);
   uint32_t expired = 0;
   if (!status) status = dt_cuda_check(cudaMemcpy(&expired, r->expired, sizeof expired, cudaMemcpyDefault), "flag");
   if (!status && expired) status = dt_fail(DT_ERR_TIMEOUT, "rank %d: a start was 5 s late", r->rank);

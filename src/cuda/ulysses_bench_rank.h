@@ -9,8 +9,6 @@
 #include "combine_bench.h"
 #include "ulysses.h"
 
-enum { DT_ULYSSES_BENCH_PERIOD = 8388593 /* of the random values: a prime, so that no two rows hold the same */ };
-
 typedef struct dt_ulysses_bench_shared dt_ulysses_bench_shared;
 
 typedef struct dt_ulysses_bench_rank {
