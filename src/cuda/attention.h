@@ -83,7 +83,6 @@ typedef struct dt_attention_kernel {
 typedef struct dt_attention_shape {
   int32_t head_dim, block; /* D; KV rows of a block */
   int32_t groups;          /* consumer warpgroups, 64 rows each */
-  int32_t turns;           /* warpgroups issue their multiplications in turn */
   int32_t half, causal;    /* fp16; causal */
 } dt_attention_shape;
 

@@ -12,6 +12,7 @@
 #include "cuda/attention_mma.cuh"
 #include "cuda/attention_pipeline.cuh"
 #include "cuda/attention_store.cuh"
+#include "cuda/launch.cuh"
 
 /* A consumer thread's share of its warpgroup's rows: two of them, dt_attention_row() and the one 8 below. */
 template <class C> struct dt_attention_consumer {
@@ -21,7 +22,7 @@ template <class C> struct dt_attention_consumer {
   uint32_t p[C::N / 4];
   float shift[2], sum[2]; /* p is exp2(scale * score - shift); sum: of p in this thread's columns */
   bool ready;             /* the operands of the next step were seen */
-  uint32_t debt;        /* bit n: piece n of this CTA is written and not merged */
+  uint32_t debt;          /* bit n: piece n of this CTA is written and not merged */
 };
 
 /* What Q number `sequence` is: valid until this warpgroup has waited for the one after the next. */
@@ -126,9 +127,9 @@ DT_DEVICE void dt_attention_mask_block(const dt_attention_kernel &a, dt_attentio
 /* What a thread's weights of a row and block may sum to: P's 16 bits hold each of them. */
 constexpr float DT_ATTENTION_SUM_MAX = 16384;
 
-/* p from the scores and the maximum with this block, of rows in which a thread's sum is too large; others keep theirs, so
- * that no row's result depends on its neighbours. Factor scales what went before. Guarded: a row may have seen nothing yet,
- * so that its maximum is -infinity. First: there is nothing before. */
+/* p from the scores and the maximum with this block, of rows in which a thread's sum is too large; others keep theirs,
+ * so that no row's result depends on its neighbours. Factor scales what went before. Guarded: a row may have seen
+ * nothing yet, so that its maximum is -infinity. First: there is nothing before. */
 template <class C, bool First, bool Guarded>
 DT_DEVICE void dt_attention_softmax(const dt_attention_kernel &a, dt_attention_consumer<C> &c, const float (&sum)[2],
                                     float (&factor)[2]) {
@@ -149,13 +150,13 @@ DT_DEVICE void dt_attention_softmax(const dt_attention_kernel &a, dt_attention_c
     }
     c.shift[r] = top;
     const float shift = Guarded && top == -INFINITY ? 0.0f : top;
-    if (!First) factor[r] = dt_exp2(__fsub_rn(before, shift));
+    if (!First) factor[r] = dt_power_of_two(__fsub_rn(before, shift));
     float sum_0 = 0, sum_1 = 0;
 #pragma unroll
     for (int i = 0; i < C::N / 2; i += 4) {
       float &x = c.s[i + 2 * r], &y = c.s[i + 2 * r + 1];
-      x = dt_exp2(__fmaf_rn(x, scale, -shift));
-      y = dt_exp2(__fmaf_rn(y, scale, -shift));
+      x = dt_power_of_two(__fmaf_rn(x, scale, -shift));
+      y = dt_power_of_two(__fmaf_rn(y, scale, -shift));
       sum_0 += x;
       sum_1 += y;
     }
@@ -184,8 +185,8 @@ DT_DEVICE void dt_attention_raise(const dt_attention_kernel &a, dt_attention_con
   for (int i = 0; i < C::D / 2; i++) c.o[i] *= factor[i % 4 / 2];
 }
 
-/* A later block, with the maximum as it was: weights may exceed 1, which float32 sums and P do not mind. False, and only
- * p is spoilt, if a thread's sum of a row is too large or no number: with a maximum of -infinity too. */
+/* A later block, with the maximum as it was: weights may exceed 1, which float32 sums and P do not mind. False, and
+ * only p is spoilt, if a thread's sum of a row is too large or no number: with a maximum of -infinity too. */
 template <class C>
 DT_DEVICE bool dt_attention_weigh(const dt_attention_kernel &a, dt_attention_consumer<C> &c, float (&sum)[2]) {
   const float scale = a.scale_log2;
@@ -193,8 +194,8 @@ DT_DEVICE bool dt_attention_weigh(const dt_attention_kernel &a, dt_attention_con
 #pragma unroll
   for (int i = 0; i < C::N / 4; i++) {
     const int r = i % 2;
-    const float x = dt_exp2(__fmaf_rn(c.s[2 * i], scale, -c.shift[r]));
-    const float y = dt_exp2(__fmaf_rn(c.s[2 * i + 1], scale, -c.shift[r]));
+    const float x = dt_power_of_two(__fmaf_rn(c.s[2 * i], scale, -c.shift[r]));
+    const float y = dt_power_of_two(__fmaf_rn(c.s[2 * i + 1], scale, -c.shift[r]));
     sums[2 * r] += x;
     sums[2 * r + 1] += y;
     c.p[i] = dt_pack<C::HALF>(x, y);
@@ -387,19 +388,29 @@ static cudaError_t dt_attention_launch(const dt_attention_kernel *kernel, int ct
   cudaError_t error = cudaFuncSetAttribute(dt_attention_forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            (int)C::SHARED_ALLOCATION);
   if (error != cudaSuccess) return error;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)ctas, 1, 1);
-  config.blockDim = dim3(C::THREADS, 1, 1);
-  config.dynamicSmemBytes = C::SHARED_ALLOCATION;
-  config.stream = stream;
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  if (kernel->arrived != NULL) { /* what it reads waits for its words, not for the kernel before */
-    config.attrs = &overlap;
-    config.numAttrs = 1;
-  }
-  return cudaLaunchKernelEx(&config, dt_attention_forward_kernel<C>, *kernel);
+  /* What it reads may wait for its words, not for the kernel before. */
+  return dt_launch_early((const void *)dt_attention_forward_kernel<C>, kernel, ctas, C::THREADS, C::SHARED_ALLOCATION,
+                         kernel->arrived != NULL, stream);
+}
+
+template <int D, int N, int Groups, bool Half, bool Causal>
+static cudaError_t dt_attention_launch_type(const dt_attention_kernel *kernel, int ctas, cudaStream_t stream) {
+  if constexpr (!Causal)
+    if (kernel->cut_tiles > 0)
+      return dt_attention_launch<dt_attention_config<D, N, Groups, Half, Causal, true>>(kernel, ctas, stream);
+  return dt_attention_launch<dt_attention_config<D, N, Groups, Half, Causal, false>>(kernel, ctas, stream);
+}
+
+/* The instance of D columns, blocks of N rows and so many warpgroups that `shape` asks for. */
+template <int D, int N, int Groups>
+static cudaError_t dt_attention_launch_shape(const dt_attention_kernel *kernel, const dt_attention_shape *shape,
+                                             int ctas, cudaStream_t stream) {
+  if (shape->block != N || shape->groups != Groups) return cudaErrorInvalidConfiguration;
+  if (shape->causal)
+    return shape->half ? dt_attention_launch_type<D, N, Groups, true, true>(kernel, ctas, stream)
+                       : dt_attention_launch_type<D, N, Groups, false, true>(kernel, ctas, stream);
+  return shape->half ? dt_attention_launch_type<D, N, Groups, true, false>(kernel, ctas, stream)
+                     : dt_attention_launch_type<D, N, Groups, false, false>(kernel, ctas, stream);
 }
 
 #endif

@@ -45,15 +45,15 @@ DT_DEVICE void dt_piece_write(const dt_attention_kernel &a, uint32_t shared, uin
 
 /* Eight columns of a row from all pieces to their owner. */
 template <class C>
-DT_DEVICE void dt_row_merge(const dt_attention_kernel &a, const dt_attention_piece &piece, const dt_attention_item &item,
-                            int32_t row, int32_t column) {
+DT_DEVICE void dt_row_merge(const dt_attention_kernel &a, const dt_attention_piece &piece,
+                            const dt_attention_item &item, int32_t row, int32_t column) {
   float top = -INFINITY, total = 0, o[8] = {0, 0, 0, 0, 0, 0, 0, 0};
   for (uint32_t i = 0; i < piece.pieces; i++)
     top = fmaxf(top, __ldcg(dt_slab<C>(a, piece.scratch + i) + C::M * C::D + 2 * row));
   for (uint32_t i = 0; i < piece.pieces; i++) {
     const float *slab = dt_slab<C>(a, piece.scratch + i);
     const float2 own = __ldcg((const float2 *)(slab + C::M * C::D + 2 * row));
-    const float weight = dt_exp2(own.x - top);
+    const float weight = dt_power_of_two(own.x - top);
     const float4 x = __ldcg((const float4 *)(slab + row * C::D + column));
     const float4 y = __ldcg((const float4 *)(slab + row * C::D + column + 4));
     total += weight * own.y;

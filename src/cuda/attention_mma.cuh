@@ -16,26 +16,14 @@ DT_DEVICE uint32_t dt_mma_start_v(uint32_t address, uint32_t column_bytes) {
   return (address & 0x3ffffu) >> 4 | column_bytes / 16 << 16;
 }
 
-/* 2^x; -infinity gives 0. */
-DT_DEVICE float dt_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 template <bool Half> DT_DEVICE uint32_t dt_pack(float lo, float hi) {
+  if constexpr (!Half) return dt_pack_bf16(lo, hi);
   uint32_t packed;
-  if constexpr (Half)
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(hi), "f"(lo));
-  else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(hi), "f"(lo));
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(hi), "f"(lo));
   return packed;
 }
 
-/* Keep reads and reuse of registers behind the wait before it. */
-template <int Count> DT_DEVICE void dt_settle(float (&d)[Count]) {
-#pragma unroll
-  for (int i = 0; i < Count; i++) asm volatile("" : "+f"(d[i])::"memory");
-}
+/* P's registers must not be reused before the wait ahead of this: see mma.cuh. */
 template <int Count> DT_DEVICE void dt_settle(uint32_t (&d)[Count]) {
 #pragma unroll
   for (int i = 0; i < Count; i++) asm volatile("" : "+r"(d[i])::"memory");

@@ -7,7 +7,7 @@
 #define DT_CUDA_ATTENTION_PIPELINE_CUH
 
 #include "cuda/attention.h"
-#include "cuda/ptx.cuh"
+#include "cuda/words.cuh"
 
 /* D columns a head, N rows of K and V a block, Groups consumer warpgroups; Cut: some tiles are cut over KV. */
 template <int D_, int N_, int Groups, bool Half_, bool Causal_, bool Cut> struct dt_attention_config {
@@ -18,8 +18,10 @@ template <int D_, int N_, int Groups, bool Half_, bool Causal_, bool Cut> struct
   static constexpr uint32_t SHARED_K = Groups * GROUP_Q_BYTES, SHARED_V = SHARED_K + STAGES * BLOCK_BYTES,
                             SHARED_SLOTS = SHARED_V + STAGES * BLOCK_BYTES, SHARED_BARRIERS = SHARED_SLOTS + 32 * SLOTS,
                             BARRIERS = 4 * STAGES + 2 * Groups, SHARED_DEAD = SHARED_BARRIERS + 8 * BARRIERS,
-                            SHARED_MERGE = SHARED_DEAD + 8, SHARED_ALLOCATION = SHARED_MERGE + 8 * Groups + 1024; /* aligned by hand */
-  /* What the launch allots, 168 a thread of three warpgroups or 128 of four, dealt again. A causal loader needs more. */
+                            SHARED_MERGE = SHARED_DEAD + 8,
+                            SHARED_ALLOCATION = SHARED_MERGE + 8 * Groups + 1024; /* aligned by hand */
+  /* What the launch allots, 168 a thread of three warpgroups or 128 of four, dealt again. A causal loader needs more.
+   */
   static constexpr int REGISTERS_CONSUMER = Groups == 2 ? (Causal_ ? 232 : 240) : 160,
                        REGISTERS_LOADER = (Groups == 2 ? 504 : 512) - Groups * REGISTERS_CONSUMER;
 };
@@ -133,7 +135,8 @@ typedef struct dt_attention_feed {
   int32_t pieces; /* taken */
   int32_t index;  /* next tile */
 } dt_attention_feed;
-template <class C> DT_DEVICE dt_attention_item dt_attention_next(const dt_attention_kernel &a, dt_attention_feed &feed) {
+template <class C>
+DT_DEVICE dt_attention_item dt_attention_next(const dt_attention_kernel &a, dt_attention_feed &feed) {
   /* One call of dt_attention_tile_at: the loader has few registers. */
   const dt_attention_piece *piece = NULL;
   while (C::CUT && feed.pieces < DT_ATTENTION_PIECES && piece == NULL) {
@@ -170,12 +173,9 @@ template <class C> DT_DEVICE void dt_attention_feed_end(const dt_attention_kerne
 }
 
 DT_DEVICE void dt_attention_slot_write(uint32_t slot, const dt_attention_item &item) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(slot), "r"(item.head), "r"(item.row), "r"(item.rows),
-               "r"(item.run)
-               : "memory");
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(slot + 16), "r"(item.block), "r"(item.blocks),
-               "r"(item.masked), "r"(item.merge)
-               : "memory");
+  dt_store_shared(slot, make_uint4((uint32_t)item.head, (uint32_t)item.row, (uint32_t)item.rows, (uint32_t)item.run));
+  dt_store_shared(slot + 16, make_uint4((uint32_t)item.block, (uint32_t)item.blocks, (uint32_t)item.masked,
+                                        (uint32_t)item.merge));
 }
 
 /* Until all that this head needs has come: pairs with the senders' release of its word. What they stored is read by
@@ -184,14 +184,12 @@ template <class C> DT_DEVICE bool dt_attention_arrived(const dt_attention_kernel
   const uint32_t target = a.arrived_target_from ? *a.arrived_target_from : a.arrived_target;
   const uint32_t start = dt_time_us();
   for (;;) {
-    uint32_t seen;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(a.arrived + head) : "memory");
-    if ((int32_t)(seen - target) >= 0) break;
+    if ((int32_t)(dt_acquire_sys(a.arrived + head) - target) >= 0) break;
     if (dt_load_shared_word(shared + C::SHARED_DEAD)) return false;
     if (dt_time_us() - start > a.timeout_us)
       dt_attention_give_up<C>(a, shared, DT_ATTENTION_ERROR_ARRIVED, (uint32_t)head);
   }
-  asm volatile("fence.proxy.async.global;" ::: "memory");
+  dt_fence_async_global();
   return true;
 }
 

@@ -1,5 +1,6 @@
+/* Device helpers of the benchmarks: operands, evicting the cache, comparisons, a barrier of all ranks. */
 #include "cuda/combine_bench.h"
-#include "cuda/ptx.cuh"
+#include "cuda/words.cuh"
 
 enum { DT_BENCH_BLOCKS = 1056, DT_BENCH_THREADS = 512 };
 
@@ -26,17 +27,13 @@ __global__ void dt_bench_compare_kernel(const uint32_t *a, const uint32_t *b, si
   if (differ) atomicAdd(wrong, differ);
 }
 
-DT_DEVICE float dt_bench_float(uint32_t bf16) {
-  return __uint_as_float(bf16 << 16);
-}
-
 /* A warp a column: the columns are spread by a hash. The values repeat with their period. */
 DT_DEVICE double dt_bench_dot(const uint16_t *block, int64_t period, int64_t a, int64_t b, int64_t k) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
   int64_t i = (a + lane) % period, j = (b + lane) % period;
   double sum = 0;
   for (int64_t at = lane; at < k; at += 32) {
-    sum += (double)dt_bench_float(block[i]) * (double)dt_bench_float(block[j]);
+    sum += (double)dt_low(block[i]) * (double)dt_low(block[j]);
     i = i + 32 < period ? i + 32 : i + 32 - period;
     j = j + 32 < period ? j + 32 : j + 32 - period;
   }
@@ -54,7 +51,7 @@ __global__ void dt_bench_sample_kernel(const uint16_t *buffer, const dt_bench_sa
   hash = (hash ^ hash >> 27) * 0x94d049bb133111ebull;
   const int64_t column = (int64_t)((hash ^ hash >> 31) % (uint64_t)n);
   const double sum = dt_bench_dot(block, period, sample.a, sample.b + column * k, k);
-  const double difference = (double)dt_bench_float(buffer[sample.row * n + column]) - sum;
+  const double difference = (double)dt_low(buffer[sample.row * n + column]) - sum;
   if (threadIdx.x % 32 == 0) {
     error[column_index] = difference * difference;
     norm[column_index] = sum * sum;
@@ -79,11 +76,11 @@ __global__ void dt_bench_align_kernel(int32_t rank, int32_t ranks, uint32_t roun
                                       const dt_bench_words theirs, uint32_t *expired) {
   const int32_t peer = (int32_t)threadIdx.x;
   if (peer >= ranks || peer == rank) return;
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(theirs.at[peer]), "r"(round) : "memory");
+  dt_release_sys(theirs.at[peer], round);
   const uint32_t start = dt_time_us();
   uint32_t seen;
   do {
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(own + peer * DT_BENCH_SLOT_WORDS) : "memory");
+    seen = dt_acquire_sys(own + peer * DT_BENCH_SLOT_WORDS);
     if (dt_time_us() - start > 5000000u) {
       *expired = 1;
       return;

@@ -16,21 +16,4 @@ DT_DEVICE bool dt_combine_failed(const dt_combine_params &p) {
   return *(volatile uint32_t *)&p.state->error != DT_COMBINE_ERROR_NONE;
 }
 
-/* Launches `kernel` so that it may come before the kernel ahead of it has ended, for which it waits itself. */
-template <typename Argument>
-static cudaError_t dt_launch_early(void (*kernel)(Argument), const Argument &argument, int ctas, int threads,
-                                   size_t shared, cudaStream_t stream) {
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)ctas, 1, 1);
-  config.blockDim = dim3((unsigned)threads, 1, 1);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, argument);
-}
-
 #endif

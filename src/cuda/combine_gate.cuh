@@ -36,8 +36,8 @@ DT_DEVICE void dt_gate_keep(const dt_tile_gemm &gemm, uint32_t shared) {
   dt_store_shared_word(shared + DT_SHARED_GATE, failed ? DT_GATE_FAILED : DT_GATE_OPEN);
 }
 
-/* Until that is decided, which dt_gate_keep does in bounded time. A whole warp, before it stores its first tile: through
- * the asynchronous proxy, too. */
+/* Until that is decided, which dt_gate_keep does in bounded time. A whole warp, before it stores its first tile:
+ * through the asynchronous proxy, too. */
 DT_DEVICE void dt_gate_wait(uint32_t shared) {
   while (dt_load_shared_word(shared + DT_SHARED_GATE) == DT_GATE_SHUT) continue;
   dt_fence_cta();

@@ -1,5 +1,6 @@
 /* The combine operator's kernels beside the GEMM: entry, put, exit. */
 #include "cuda/combine_roles.cuh"
+#include "cuda/launch.cuh"
 
 __global__ void dt_combine_enter_kernel(const dt_combine_params p) {
   const int32_t thread = (int32_t)threadIdx.x, threads = (int32_t)blockDim.x;
@@ -76,11 +77,11 @@ extern "C" cudaError_t dt_combine_send_launch(const dt_combine_params *params, i
   void (*kernel)(dt_combine_params) = wait_ready ? dt_combine_send_kernel<true> : dt_combine_send_kernel<false>;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
   if (error != cudaSuccess) return error;
-  if (!wait_ready) return dt_launch_early(kernel, *params, ctas, DT_COMBINE_THREADS, SHARED, stream);
+  if (!wait_ready) return dt_launch_early((const void *)kernel, params, ctas, DT_COMBINE_THREADS, SHARED, 1, stream);
   kernel<<<ctas, DT_COMBINE_THREADS, SHARED, stream>>>(*params);
   return cudaGetLastError();
 }
 
 extern "C" cudaError_t dt_combine_leave_launch(const dt_combine_params *params, cudaStream_t stream) {
-  return dt_launch_early<dt_combine_params>(dt_combine_leave_kernel, *params, 1, 32, 0, stream);
+  return dt_launch_early((const void *)dt_combine_leave_kernel, params, 1, 32, 0, 1, stream);
 }

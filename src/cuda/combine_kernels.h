@@ -100,8 +100,8 @@ typedef struct dt_combine_params {
 /* Opens the epoch: clears the counters, tells every peer (with own_counts: also those); with `meets` waits for every
  * peer. */
 cudaError_t dt_combine_enter_launch(const dt_combine_params *params, cudaStream_t stream);
-/* Nothing, shaped as a consumer. A stream's first launch may wait for kernels under way, also for one that waits, on the
- * same device, for this rank's consumers. */
+/* Nothing, shaped as a consumer. A stream's first launch may wait for kernels under way, also for one that waits, on
+ * the same device, for this rank's consumers. */
 cudaError_t dt_combine_warm_launch(cudaStream_t stream);
 /* `ctas` (even) put all chunks, waiting for their bands if wait_ready; the last to end closes the epoch. */
 cudaError_t dt_combine_send_launch(const dt_combine_params *params, int ctas, int wait_ready, cudaStream_t stream);

@@ -1,7 +1,8 @@
-/* From the device plan to what the combine's kernels read. One block sums up experts, one cuts segments into chunks, the
- * others write row targets; none waits for another. */
+/* From the device plan to what the combine's kernels read. One block sums up experts, one cuts segments into chunks,
+ * the others write row targets; none waits for another. */
 #include "cuda/combine_device.cuh"
 #include "cuda/combine_plan.h"
+#include "cuda/launch.cuh"
 #include "cuda/tile_table.h"
 
 enum { DT_TABLES_THREADS = 512, DT_TABLES_WARPS = DT_TABLES_THREADS / 32 };
@@ -132,5 +133,5 @@ __global__ void __launch_bounds__(DT_TABLES_THREADS)
 }
 
 extern "C" cudaError_t dt_combine_tables_launch(const dt_combine_planned *planned, int ctas, cudaStream_t stream) {
-  return dt_launch_early<dt_combine_planned>(dt_combine_tables_kernel, *planned, ctas, DT_TABLES_THREADS, 0, stream);
+  return dt_launch_early((const void *)dt_combine_tables_kernel, planned, ctas, DT_TABLES_THREADS, 0, 1, stream);
 }

@@ -51,7 +51,8 @@ DT_DEVICE void dt_put_rows(dt_put &put, uint8_t *to, const uint8_t *from, int64_
     const uint32_t stage = put.loaded % DT_PUT_STAGES, barrier = put.shared + DT_PUT_BARRIERS + 8 * stage;
     const uint32_t size = (uint32_t)min(bytes - at, (int64_t)DT_PUT_PIECE_BYTES);
     const uint64_t place = (uint64_t)(to + at);
-    dt_store_shared(put.shared + DT_PUT_PLACES + 16 * stage, make_uint4((uint32_t)place, (uint32_t)(place >> 32), size, 0));
+    dt_store_shared(put.shared + DT_PUT_PLACES + 16 * stage,
+                    make_uint4((uint32_t)place, (uint32_t)(place >> 32), size, 0));
     dt_barrier_expect(barrier, size);
     dt_bulk_load(put.shared + stage * DT_PUT_PIECE_BYTES, from + at, size, barrier);
     put.loaded++;

@@ -5,10 +5,6 @@
 
 enum { DT_REDUCE_THREADS = 256, DT_REDUCE_AHEAD = 4 };
 
-DT_DEVICE float2 dt_unpack_bf16(uint32_t pair) {
-  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}
-
 /* Eight columns a thread; the choices' rows are loaded four at a time and added in order. */
 __global__ void __launch_bounds__(DT_REDUCE_THREADS) dt_combine_reduce_kernel(const dt_combine_reduction r) {
   const int64_t pieces = r.columns / 8;
@@ -32,9 +28,8 @@ __global__ void __launch_bounds__(DT_REDUCE_THREADS) dt_combine_reduce_kernel(co
           const uint32_t words[4] = {value[i].x, value[i].y, value[i].z, value[i].w};
 #pragma unroll
           for (int j = 0; j < 4; j++) {
-            const float2 x = dt_unpack_bf16(words[j]);
-            sum[2 * j] = fmaf(weight[i], x.x, sum[2 * j]);
-            sum[2 * j + 1] = fmaf(weight[i], x.y, sum[2 * j + 1]);
+            sum[2 * j] = fmaf(weight[i], dt_low(words[j]), sum[2 * j]);
+            sum[2 * j + 1] = fmaf(weight[i], dt_high(words[j]), sum[2 * j + 1]);
           }
         }
       }

@@ -1,6 +1,6 @@
 /* The combine operator's roles, whichever kernel runs them: waiting for the peers' entry, consumers that put segments,
- * closing the epoch. Every wait is bounded; whoever gives up says so to its peers and publishes no arrival. Pairs of the
- * memory order are named at both ends. */
+ * closing the epoch. Every wait is bounded; whoever gives up says so to its peers and publishes no arrival. Pairs of
+ * the memory order are named at both ends. */
 #ifndef DT_CUDA_COMBINE_ROLES_CUH
 #define DT_CUDA_COMBINE_ROLES_CUH
 

@@ -19,12 +19,6 @@ DT_DEVICE uint4 dt_load_row(const uint4 *from) {
   return v;
 }
 
-DT_DEVICE float dt_low(uint32_t pair) {
-  return __uint_as_float(pair << 16);
-}
-DT_DEVICE float dt_high(uint32_t pair) {
-  return __uint_as_float(pair & 0xffff0000u);
-}
 DT_DEVICE void dt_pause_us(uint32_t us) {
   const uint32_t start = dt_time_us();
   while (dt_time_us() - start < us) continue;

@@ -30,9 +30,9 @@ template <int Left> DT_DEVICE void dt_mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
 }
 /* Keeps reads of the accumulators behind the wait before it. */
-DT_DEVICE void dt_mma_settle(float (&d)[128]) {
+template <int Count> DT_DEVICE void dt_settle(float (&d)[Count]) {
 #pragma unroll
-  for (int i = 0; i < 128; i++) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < Count; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 #define DT_D8(i)                                                                                                       \

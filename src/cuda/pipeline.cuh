@@ -84,7 +84,8 @@ DT_DEVICE const dt_tile_layer &dt_layer_of(const dt_tile_gemm &gemm) {
 /* Sticky in this CTA, with the time: once a thread has given up, nobody waits for anything any more, so that every role
  * runs to its end. */
 DT_DEVICE void dt_set_dead(uint32_t shared) {
-  if (dt_load_shared_word(shared + DT_SHARED_DEAD) == 0) dt_store_shared_word(shared + DT_SHARED_DEAD, dt_time_us() | 1);
+  if (dt_load_shared_word(shared + DT_SHARED_DEAD) == 0)
+    dt_store_shared_word(shared + DT_SHARED_DEAD, dt_time_us() | 1);
 }
 template <bool Layer> DT_DEVICE void dt_give_up(const dt_tile_gemm &gemm, uint32_t shared, uint32_t error) {
   dt_set_dead(shared);
@@ -94,8 +95,8 @@ template <bool Layer> DT_DEVICE void dt_give_up(const dt_tile_gemm &gemm, uint32
     atomicCAS(&gemm.header->error, 0u, error);
 }
 /* False if it gave up. A layer's launches also end when another CTA or rank has given up. Whoever waits in a CTA that
- * gave up stays for a while: what it does next may arrive at barriers out of turn, and a loader of either CTA that still
- * issued copies behind that would break its barriers. Until then both have run out of stages and noticed. */
+ * gave up stays for a while: what it does next may arrive at barriers out of turn, and a loader of either CTA that
+ * still issued copies behind that would break its barriers. Until then both have run out of stages and noticed. */
 template <bool Layer>
 DT_DEVICE bool dt_wait(const dt_tile_gemm &gemm, uint32_t shared, uint32_t barrier, uint32_t parity, uint32_t error) {
   if (dt_barrier_try(barrier, parity)) return true;

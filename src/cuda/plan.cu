@@ -1,11 +1,12 @@
 /* The plan's kernels: the phases of plan_slots.h, plan_measure.h, plan_fill.h and plan_table.h with barriers between.
  *
  * A kernel that follows another one starts while that one ends (programmatic dependent launch): until dt_grid_wait it
- * touches nothing but its own shared memory, and what placing slots has for itself (plan_device.h). Blocks never wait for
- * one another, so any number may be resident.
+ * touches nothing but its own shared memory, and what placing slots has for itself (plan_device.h). Blocks never wait
+ * for one another, so any number may be resident.
  */
 #include "plan.h"
 
+#include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
 #include "plan_slots.h"
 #include "plan_table.h"
@@ -117,25 +118,9 @@ extern "C" cudaError_t dt_plan_kernels_prepare(int shared_bytes) {
   return cudaSuccess;
 }
 
-static cudaError_t dt_launch(const void *kernel, int32_t blocks, int32_t warps, size_t shared_bytes,
-                             const void *argument, int after_kernel, cudaStream_t stream) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t launch = {};
-  launch.gridDim = dim3((unsigned)blocks);
-  launch.blockDim = dim3((unsigned)(warps * DT_WARP));
-  launch.dynamicSmemBytes = shared_bytes;
-  launch.stream = stream;
-  launch.attrs = &attribute;
-  launch.numAttrs = after_kernel ? 1 : 0;
-  void *arguments[] = {const_cast<void *>(argument)};
-  return cudaLaunchKernelExC(&launch, kernel, arguments);
-}
-
 extern "C" cudaError_t dt_slots_kernel_launch(const dt_device_slots *slots, cudaStream_t stream) {
-  return dt_launch((const void *)dt_slots_count_kernel, slots->blocks, slots->warps, dt_slots_count_bytes(slots), slots,
-                   0, stream);
+  return dt_launch_early((const void *)dt_slots_count_kernel, slots, slots->blocks, slots->warps * DT_WARP,
+                         dt_slots_count_bytes(slots), 0, stream);
 }
 
 extern "C" cudaError_t dt_plan_kernel_launch(const dt_device_plan *plan, const dt_device_slots *slots, int after_kernel,
@@ -146,5 +131,6 @@ extern "C" cudaError_t dt_plan_kernel_launch(const dt_device_plan *plan, const d
   size_t shared = plan->workspace ? 0 : dt_summary_bytes(plan);
   if (slots && dt_slots_place_bytes(slots) > shared) shared = dt_slots_place_bytes(slots);
   const void *kernel = plan->workspace ? (const void *)dt_plan_large_kernel : (const void *)dt_plan_kernel;
-  return dt_launch(kernel, plan->blocks + argument.slots.blocks, plan->warps, shared, &argument, after_kernel, stream);
+  return dt_launch_early(kernel, &argument, plan->blocks + argument.slots.blocks, plan->warps * DT_WARP, shared,
+                         after_kernel, stream);
 }

@@ -28,9 +28,4 @@ DT_PHASE int32_t dt_paced_local_before(int32_t remote, int32_t local, int32_t i)
   return key == 0 ? 0 : (int32_t)dt_min64(((key - 1) / remote + 1) / 2, local);
 }
 
-/* Remote bands before local band j in the paced order. */
-DT_PHASE int32_t dt_paced_remote_before(int32_t remote, int32_t local, int32_t j) {
-  return (int32_t)dt_min64(((2 * (int64_t)j + 1) * remote / local + 1) / 2, remote);
-}
-
 #endif

@@ -107,33 +107,19 @@ DT_PHASE dt_slots_stretch dt_slots_of_warp(const dt_slots_scratch *scratch, cons
   return stretch;
 }
 
-/* Lanes of a round whose slots go to the same expert as this lane's; all lanes take part. A vote for every bit of the
- * expert's number is faster than a match of 32 different numbers. */
+/* Lanes of a round whose slots go to the same expert as this lane's; all lanes take part. */
 DT_PHASE uint32_t dt_slot_peers(const dt_device_slots *slots, const dt_slots_scratch *scratch, int64_t round,
                                 int32_t expert) {
 #ifdef __CUDA_ARCH__
   (void)scratch;
   (void)round;
-  uint32_t peers = __ballot_sync(0xffffffffu, expert >= 0);
-  for (int32_t rest = slots->experts - 1, bit = 1; rest > 0; rest /= 2, bit *= 2) {
-    const uint32_t votes = __ballot_sync(0xffffffffu, expert & bit);
-    peers &= expert & bit ? votes : ~votes;
-  }
-  return peers;
+  return dt_warp_alike(expert, slots->experts);
 #else
   uint32_t peers = 0;
   for (int64_t lane = 0; lane < dt_min64(DT_WARP, scratch->end - round); lane++) {
     if (dt_slot_expert(slots, scratch, round + lane, slots->ids[round + lane]) == expert) peers |= 1u << lane;
   }
   return peers;
-#endif
-}
-
-DT_PHASE int32_t dt_bits(uint32_t mask) {
-#ifdef __CUDA_ARCH__
-  return __popc(mask);
-#else
-  return __builtin_popcount(mask);
 #endif
 }
 

@@ -224,6 +224,27 @@ DT_PHASE void dt_warp_peaks(int32_t *values, int32_t count) {
 #endif
 }
 
+DT_PHASE int32_t dt_bits(uint32_t mask) {
+#ifdef __CUDA_ARCH__
+  return __popc(mask);
+#else
+  return __builtin_popcount(mask);
+#endif
+}
+
+#ifdef __CUDA_ARCH__
+/* Lanes with the same `number` as this one, of [0, count); all lanes take part, and a negative number has none. A vote
+ * for every bit of the number is faster than a match of 32 different ones. */
+static __device__ __forceinline__ uint32_t dt_warp_alike(int32_t number, int32_t count) {
+  uint32_t alike = __ballot_sync(0xffffffffu, number >= 0);
+  for (int32_t rest = count - 1, bit = 1; rest > 0; rest /= 2, bit *= 2) {
+    const uint32_t votes = __ballot_sync(0xffffffffu, number & bit);
+    alike &= number & bit ? votes : ~votes;
+  }
+  return alike;
+}
+#endif
+
 /* The largest power of two below a count; 0: there is none. */
 DT_PHASE int32_t dt_power_below(int32_t count) {
 #ifdef __CUDA_ARCH__

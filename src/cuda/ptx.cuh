@@ -177,7 +177,7 @@ DT_DEVICE void dt_store_matrices(uint32_t address, uint32_t a, uint32_t b, uint3
                "r"(c), "r"(d)
                : "memory");
 }
-/* Approximate, denormals as zeros: one instruction each. */
+/* Approximate, denormals as zeros: one instruction each. 2^-infinity is 0. */
 DT_DEVICE float dt_power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -193,6 +193,13 @@ DT_DEVICE uint32_t dt_pack_bf16(float lo, float hi) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(hi), "f"(lo));
   return packed;
+}
+/* The halves of such a pair. */
+DT_DEVICE float dt_low(uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+DT_DEVICE float dt_high(uint32_t pair) {
+  return __uint_as_float(pair & 0xffff0000u);
 }
 
 /* Programmatic launch: what the previous kernel of the stream wrote is visible after the wait. */

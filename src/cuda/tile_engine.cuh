@@ -2,16 +2,19 @@
  *
  * Warps 0 to 7 are two warpgroups of consumers, 64 rows of the tile each; warp 8 loads operands; warp 9 publishes what
  * is stored; warp 10 of CTA 0 draws tickets for the cluster. A consumer packs a finished tile into 64 registers and
- * stores it, 64 columns at a time, during the next tile's main loop, so that stores never keep the tensor cores waiting.
- * See docs/engine.md.
+ * stores it, 64 columns at a time, during the next tile's main loop, so that stores never keep the tensor cores
+ * waiting. See docs/engine.md.
  *
- * Two instances: Layer false is the grouped GEMM; true runs the tasks of a MoE layer (docs/moe_cuda.md): two GEMMs, of
- * which the first ends in the activation, waits before tiles, and warps that would idle dispatch rows.
+ * Layer false is the grouped GEMM, Gated one whose rows wait for other ranks (docs/combine.md); Layer true runs the
+ * tasks of a MoE layer (docs/moe_cuda.md): two GEMMs, of which the first ends in the activation, waits before tiles,
+ * and warps that would idle dispatch rows. Each kernel is an instance in a source of its own; with stamps
+ * (docs/spans.md) another.
  */
 #ifndef DT_CUDA_TILE_ENGINE_CUH
 #define DT_CUDA_TILE_ENGINE_CUH
 
 #include "cuda/combine_gate.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/layer_beside.cuh"
 #include "cuda/layer_roles.cuh"
 #include "cuda/mma.cuh"
@@ -466,11 +469,12 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
   }
   c.tile = dt_next_tile<Layer>(gemm, shared, c.sequence++, dt_cluster_rank());
   dt_mma_wait<0>();
-  dt_mma_settle(d);
+  dt_settle(d);
   dt_stage_release(shared, (c.step - 1) % DT_STAGES);
   dt_stamp_multiplied(shared);
   if constexpr (Layer)
-    if (dt_layer_of(gemm).biases) dt_add_bias(dt_layer_of(gemm), d, phase, (int32_t)(shape >> DT_SHAPE_EXPERT_SHIFT), column);
+    if (dt_layer_of(gemm).biases)
+      dt_add_bias(dt_layer_of(gemm), d, phase, (int32_t)(shape >> DT_SHAPE_EXPERT_SHIFT), column);
 #pragma unroll
   for (int i = 0; i < (Narrow ? 32 : 64); i++) c.pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
   c.pending.to = dt_slab_target<Layer>(gemm, phase, target, rows, column);
@@ -564,18 +568,7 @@ template <bool Layer, bool Gated = false> DT_DEVICE void dt_run_cta(const dt_til
 static cudaError_t dt_launch_clusters(const void *kernel, const void *params, int ctas, cudaStream_t stream) {
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DT_SHARED_ALLOCATION);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3((unsigned)ctas, 1, 1);
-  config.blockDim = dim3(DT_THREADS, 1, 1);
-  config.dynamicSmemBytes = DT_SHARED_ALLOCATION;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  void *arguments[] = {const_cast<void *>(params)};
-  return cudaLaunchKernelExC(&config, kernel, arguments);
+  return dt_launch_early(kernel, params, ctas, DT_THREADS, DT_SHARED_ALLOCATION, 1, stream);
 }
 
 #endif

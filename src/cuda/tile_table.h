@@ -6,9 +6,10 @@
  * share the weights of a column; one that is left over takes two columns at once. A short band is paired like any
  * other: the weights that it would load alone cost more than the time for which its CTA waits for the whole one.
  *
- * When all bands have more than 64 rows and the last round of tasks would leave most of the clusters idle, its tasks are
- * cut: into two of 64 rows a CTA, which take 0.63 of a whole one's time, or those again into two of 128 columns, 0.38 of
- * it. Half of a shorter band would be empty, and an empty tile's rows lie outside their tensor map: docs/notes/engine.md.
+ * When all bands have more than 64 rows and the last round of tasks would leave most of the clusters idle, its tasks
+ * are cut: into two of 64 rows a CTA, which take 0.63 of a whole one's time, or those again into two of 128 columns,
+ * 0.38 of it. Half of a shorter band would be empty, and an empty tile's rows lie outside their tensor map:
+ * docs/notes/engine.md.
  *
  * Mixed experts: the tasks of an expert with few rows wait for memory, those of one with many for the tensor cores. So
  * where some have less than DT_LIGHT_ROWS and some more, the expert with the fewest rows and the one with the most take

@@ -108,7 +108,7 @@ cudaError_t dt_ulysses_gather_launch(const dt_ulysses_params *params, cudaStream
 /* After the kernels before it: tells every peer that its rows are there, waits for the own ones, closes the epoch.
  * blocks: of this run's way in; 0: there was none. */
 cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, cudaStream_t stream);
-/* The global timer now, to device memory. */
+/* The global timer now, to memory that the device can write. */
 cudaError_t dt_ulysses_clock_launch(uint64_t *now_ns, cudaStream_t stream);
 
 #ifdef __cplusplus
