@@ -2,6 +2,7 @@
 # docs/results/stores.md: what a tile's stores cost, by schedule and payload, from bench/results/*/stores.json, and how many
 # multiprocessors of the combine store at once, from bench/results/*/combine-k-act.json. Nothing in it is typed.
 set -eu
+ls "$(dirname "$0")"/../bench/results/*/stores.json >/dev/null 2>&1 || exit 0
 root=$(cd "$(dirname "$0")/.." && pwd)
 out=$root/docs/results/stores.md
 work=$(mktemp)
@@ -59,4 +60,6 @@ trap 'rm -f "$work"' EXIT
     ' "$input"
   done
 } >"$work"
-[ -n "$(ls "$root"/bench/results/*/stores.json 2>/dev/null)" ] && cp "$work" "$out"
+mkdir -p "$root"/docs/results
+cp "$work" "$out"
+chmod 644 "$out"
