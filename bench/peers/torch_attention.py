@@ -51,7 +51,8 @@ SHAPES = [("FLUX.1, half of the heads", 12, 128, 4608, 0, "bf16"), ("D128, S 163
 
 
 def smi(fields):
-    out = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True, text=True)
+    out = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True,
+                         text=True)
     return out.stdout.strip().split("\n")[0]
 
 
@@ -77,7 +78,8 @@ class Ours:
         need = ctypes.c_size_t()
         self.must(self.c.dt_cuda_attention_workspace(ctypes.byref(a), ctypes.byref(need)))
         assert need.value <= self.workspace.numel()
-        stream, memory = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_void_p(self.workspace.data_ptr())
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        memory = ctypes.c_void_p(self.workspace.data_ptr())
         return lambda: self.must(self.c.dt_cuda_attention_forward(ctypes.byref(a), memory, stream))
 
     def check(self):
@@ -135,14 +137,16 @@ def measure(ours, shape, repeats, flush):
     flops = 4 * tokens * tokens * heads * dim * (0.5 if causal else 1)
     median = {c: statistics.median(x) for c, x in samples.items()}
     return {"name": name, "heads": heads, "head_dim": dim, "tokens": tokens, "causal": causal, "dtype": dtype,
-            "over_cudnn": median["cudnn"] / median["draintile"], "error_over_torch": errors["draintile"] / errors["cudnn"],
+            "over_cudnn": median["cudnn"] / median["draintile"],
+            "error_over_torch": errors["draintile"] / errors["cudnn"],
             "candidates": [{"name": c, "median_s": median[c], "flop_per_s": flops / median[c],
                             "max_relative_error": errors[c], "samples_s": samples[c]} for c in candidates]}
 
 
 def summarize(records):
     least = lambda keep: min((r["over_cudnn"] for r in records if keep(r)), default=None)
-    return {"kernel_over_cudnn_min_d128": least(lambda r: r["head_dim"] == 128 and not r["causal"] and r["tokens"] >= 4096),
+    return {"kernel_over_cudnn_min_d128": least(lambda r: r["head_dim"] == 128 and not r["causal"]
+                                                and r["tokens"] >= 4096),
             "kernel_over_cudnn_min_d64": least(lambda r: r["head_dim"] == 64 and not r["causal"]),
             "kernel_over_cudnn_min_causal": least(lambda r: r["causal"]),
             "kernel_over_cudnn_min_d256": least(lambda r: r["head_dim"] == 256),
@@ -163,10 +167,13 @@ def main():
         records.append(measure(ours, shape, arguments.repeats, flush))
         r = records[-1]
         print(*shape, f"over cuDNN {r['over_cudnn']:.3f}, error {r['error_over_torch']:.3f};",
-              *(f"{c['name']} {c['median_s'] * 1e6:.1f} us {c['flop_per_s'] * 1e-12:.0f};" for c in r["candidates"]), flush=True)
-        result = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv), "commit": arguments.commit, "device": smi("name"),
+              *(f"{c['name']} {c['median_s'] * 1e6:.1f} us {c['flop_per_s'] * 1e-12:.0f};" for c in r["candidates"]),
+              flush=True)
+        result = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv), "commit": arguments.commit,
+                  "device": smi("name"),
                   "driver": smi("driver_version"), "torch": torch.__version__, "cuda": torch.version.cuda,
-                  "sm_clock": smi("clocks.sm"), "repeats": arguments.repeats, "summary": summarize(records), "shapes": records}
+                  "sm_clock": smi("clocks.sm"), "repeats": arguments.repeats, "summary": summarize(records),
+                  "shapes": records}
         with open(arguments.json, "w") as file:
             json.dump(result, file, indent=1)
     print(json.dumps(result["summary"], indent=1))

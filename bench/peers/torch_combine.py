@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Times what a user of torch has instead of the combine operator: torch._grouped_mm by expert, then an NCCL all-to-all of
-the other ranks' rows; live and in a CUDA graph; and the reduction at the owner. One process a GPU; the slowest rank counts.
+"""Times what a user of torch has instead of the combine operator: torch._grouped_mm by expert, then an NCCL all-to-all
+of the other ranks' rows; live and in a CUDA graph; and the reduction at the owner. One process a GPU; the slowest rank
+counts.
 
     torch_combine.py --library libdraintile.so.0 --rows 16384,32768 --experts 4,64 --router balanced --json FILE
 
-The counts are those of `draintile bench combine` (dt_combine_route). What favours this side: the rows of an owner are sent
-as if they lay together (the permutation between the two steps is not timed), and own rows stay where they are.
+The counts are those of `draintile bench combine` (dt_combine_route). What favours this side: the rows of an owner
+are sent as if they lay together (the permutation between the two steps is not timed), and own rows stay where they are.
 """
 import argparse
 import ctypes
@@ -146,7 +147,8 @@ def worker(rank, arguments, settings):
         if rank == 0:
             print(*s.values(), *(f"{name} {value * 1e6:.1f}" for name, value in medians.items()), flush=True)
     if rank == 0:
-        result = {"schema": "draintile-peer-torch-combine", "version": 1, "command": " ".join(os.path.basename(a) for a in sys.argv),
+        result = {"schema": "draintile-peer-torch-combine", "version": 1,
+                  "command": " ".join(os.path.basename(a) for a in sys.argv),
                   "device": torch.cuda.get_device_name(0), "torch": torch.__version__,
                   "nccl": ".".join(map(str, torch.cuda.nccl.version())), "ranks": arguments.ranks,
                   "repeat": arguments.repeats, "runs": runs}

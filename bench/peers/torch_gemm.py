@@ -27,8 +27,8 @@ class Gemm(ctypes.Structure):
                 ("n", ctypes.c_int64), ("k", ctypes.c_int64), ("row_target", ctypes.c_void_p),
                 ("owners", ctypes.c_int32), ("owner_out", ctypes.c_void_p * 8), ("owner_rows", ctypes.c_int64 * 8),
                 ("ready", ctypes.c_void_p), ("order", ctypes.c_int32), ("paced_units", ctypes.c_int32),
-                ("remote_rows", ctypes.c_void_p), ("raster_bands", ctypes.c_int32), ("tensor_stores", ctypes.c_int32), ("sms", ctypes.c_int32),
-                ("timeout_s", ctypes.c_double)]
+                ("remote_rows", ctypes.c_void_p), ("raster_bands", ctypes.c_int32), ("tensor_stores", ctypes.c_int32),
+                ("sms", ctypes.c_int32), ("timeout_s", ctypes.c_double)]
 
 
 class Ours:
@@ -75,7 +75,8 @@ def cublas_grouped(a, b, out, sizes):
     first = [sum(sizes[:e]) for e, _ in groups]
     count = len(groups)
     ints = lambda values: (ctypes.c_int * count)(*values)
-    pointers = torch.tensor([[b.data_ptr() + e * n * k * 2 for e, _ in groups], [a.data_ptr() + f * k * 2 for f in first],
+    pointers = torch.tensor([[b.data_ptr() + e * n * k * 2 for e, _ in groups],
+                             [a.data_ptr() + f * k * 2 for f in first],
                              [out.data_ptr() + f * n * 2 for f in first]], dtype=torch.int64).cuda()
     p = [ctypes.c_void_p(pointers.data_ptr() + i * count * 8) for i in range(3)]
     m_of, n_of, k_of, one = ints([n] * count), ints([r for _, r in groups]), ints([k] * count), ints([1] * count)

@@ -35,7 +35,8 @@ SPIN_CYCLES = 300_000  # about 0.2 ms: with the flush, while the host queues wha
 
 
 def smi(fields):
-    out = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True, text=True)
+    out = subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], capture_output=True,
+                         text=True)
     return out.stdout.strip().splitlines()
 
 
@@ -164,7 +165,8 @@ def measure(rank, ranks, name, arguments, align):
 
 def write(arguments, rows):
     version = ".".join(map(str, torch.cuda.nccl.version()))
-    result = {"schema": "draintile-torch-ulysses", "version": 1, "command": " ".join(os.path.basename(a) for a in sys.argv),
+    result = {"schema": "draintile-torch-ulysses", "version": 1,
+              "command": " ".join(os.path.basename(a) for a in sys.argv),
               "commit": arguments.commit, "devices": smi("name"), "driver": smi("driver_version")[0],
               "torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
               "nccl": version, "sm_clock": smi("clocks.sm"), "sm_clock_max": smi("clocks.max.sm"),

@@ -1,6 +1,6 @@
 /* The combine of a setting as the simulator sees it: the table of the second GEMM alone. Its tiles take what the
- * platform file says; direct stores go through the platform's link as their tile ends;
- * signal's consumers are one server of the rate that as many SMs put at. docs/combine.md has the rules. */
+ * platform file says; direct stores go through the platform's link as their tile ends; signal's consumers are one
+ * server of the rate that as many SMs put at. docs/combine.md has the rules. */
 #include "bench_combine.h"
 
 #include <draintile/simulate.h>

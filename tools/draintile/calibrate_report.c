@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "json.h"
 #include "log.h"
@@ -132,14 +131,9 @@ static json_t *groups_json(const dt_verification *v) {
 
 int report_write(const dt_verification *v, const dt_platform *platform, const char *command, const char *path) {
   const dt_platform_device *device = dt_platform_get_device(platform);
-  char date[32];
-  time_t now = time(NULL);
-  struct tm utc;
-  gmtime_r(&now, &utc);
-  strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", &utc);
   json_t *root = json_results("draintile-verification"), *summary = json_object();
   json_object_set_new(root, "command", json_string(command));
-  json_object_set_new(root, "date", json_string(date));
+  json_object_set_new(root, "date", json_now());
   json_object_set_new(root, "device", json_string(device->name));
   json_object_set_new(root, "platform_date", json_string(device->date));
   json_object_set_new(summary, "issue_error_median", json_figure(v->issue_error_median));

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <draintile/ulysses_bench.h>
 
@@ -13,7 +12,7 @@
 #include "log.h"
 #include "table.h"
 
-/* Longest rows of what the bars call short. */
+/* From here on the summary has ratios to the kernel, below differences. */
 enum { SHORT_TOKENS = 16384 };
 
 typedef struct attention_bench {
@@ -107,12 +106,8 @@ static void summarize(attention_bench *all, const dt_ulysses_bench *bench) {
 
 static json_t *report_json(attention_bench *all, int ranks) {
   json_t *root = json_results("draintile-bench-attention");
-  char date[32];
-  time_t now = time(NULL);
-  struct tm utc;
-  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   json_object_set_new(root, "device", json_text(all->device));
-  json_object_set_new(root, "date", json_string(date));
+  json_object_set_new(root, "date", json_now());
   json_object_set_new(root, "ranks", json_integer(ranks));
   json_object_set_new(root, "gpus", json_integer(all->gpus));
   json_object_set_new(root, "rows", all->rows);

@@ -48,17 +48,13 @@ static void judge(combine_run *run, const dt_combine_bench *bench) {
 
 static json_t *results(const combine_run *run) {
   json_t *root = json_results("draintile-bench-combine"), *constants = json_object();
-  char date[32];
-  time_t now = time(NULL);
-  struct tm utc;
-  strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   for (int i = 0; i < COMBINE_CONSTANTS; i++)
     if (!isnan(run->platform.constant_s[i]))
       json_object_set_new(constants, combine_constant_names[i], json_figure(run->platform.constant_s[i]));
-  json_object_update_new(root, json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}",
-                                         "device", json_text(run->device), "date", date, "cublas", run->cublas, "nccl",
-                                         run->nccl, "ranks", (int)run->config.ranks, "gpus", (int)run->gpus, "repeat",
-                                         (int)run->config.repeat, "rate_bytes_per_s",
+  json_object_update_new(root, json_pack("{s:o, s:o, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:O}",
+                                         "device", json_text(run->device), "date", json_now(), "cublas", run->cublas,
+                                         "nccl", run->nccl, "ranks", (int)run->config.ranks, "gpus", (int)run->gpus,
+                                         "repeat", (int)run->config.repeat, "rate_bytes_per_s",
                                          json_figure(run->platform.rate_bytes_per_s), "constants_s",
                                          json_figure(run->platform.constants_s), "constants", constants, "checks",
                                          json_whole(run->checks), "checks_passed_first", json_whole(run->passed),

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include <draintile/cuda_memory.h>
 
@@ -24,12 +23,8 @@ typedef struct moe_bench_job {
 
 static json_t *results(const moe_bench_job *job) {
   json_t *root = json_results("draintile-bench-moe");
-  char date[32];
-  time_t now = time(NULL);
-  struct tm utc;
-  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   json_object_set_new(root, "device", job->predict ? json_null() : json_text(job->device));
-  json_object_set_new(root, "date", json_string(date));
+  json_object_set_new(root, "date", json_now());
   json_object_set_new(root, "ranks", json_integer(job->config.ranks));
   json_object_set_new(root, "repeat", json_integer(job->config.repeat));
   json_object_set_new(root, "seed", json_whole((int64_t)job->config.seed));

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <draintile/simulate.h>
 #include <draintile/ulysses_bench.h>
@@ -189,10 +188,6 @@ static json_t *row_json(const residual_job *job, const residual_row *row) {
 
 static json_t *report_json(const residual_job *job) {
   json_t *root = json_results("draintile-bench-residual"), *rows = json_array(), *summary = json_object();
-  char date[32];
-  time_t now = time(NULL);
-  struct tm utc;
-  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   for (int i = 0; i < job->count; i++) json_array_append_new(rows, row_json(job, &job->rows[i]));
   json_object_set_new(summary, "floor_s", json_figure(job->floor_s));
   json_object_set_new(summary, "floor_low_s", json_figure(job->floor_low_s));
@@ -203,7 +198,7 @@ static json_t *report_json(const residual_job *job) {
   json_object_set_new(summary, "bit_equal", json_boolean(job->wrong == 0));
   json_object_set_new(summary, "max_relative_error", json_figure(job->error));
   json_object_set_new(root, "device", json_text(job->device));
-  json_object_set_new(root, "date", json_string(date));
+  json_object_set_new(root, "date", json_now());
   json_object_set_new(root, "ranks", json_integer(job->ranks));
   json_object_set_new(root, "gpus", json_integer(job->gpus));
   json_object_set_new(root, "heads", json_integer(job->heads));

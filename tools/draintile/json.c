@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "args.h"
@@ -15,6 +16,14 @@
 
 json_t *json_results(const char *schema) {
   return json_pack("{s:s, s:i}", "schema", schema, "version", 1);
+}
+
+json_t *json_now(void) {
+  char date[32];
+  const time_t now = time(NULL);
+  struct tm utc;
+  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+  return json_string(date);
 }
 
 json_t *json_text(const char *text) {

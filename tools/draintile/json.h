@@ -8,6 +8,8 @@
 
 /* {"schema": schema, "version": 1}. */
 json_t *json_results(const char *schema);
+/* Now, UTC: "2026-01-31T23:59:59Z". */
+json_t *json_now(void);
 /* Bytes that are not UTF-8 become '?': a path may hold any. */
 json_t *json_text(const char *text);
 /* Not finite: null. */
