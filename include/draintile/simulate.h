@@ -89,12 +89,14 @@ void dt_sim_traces_free(dt_trace_rank *traces, int32_t ranks);
 
 /* Fits the task costs from the spans of measured `serial` runs (robust least squares); the fields that serial does not
  * show keep their values in *costs (link_*, cores, ...: set them first, they tell a copy from a stall). traces[count]
- * and plans[count] go together, the ranks of a run one after the other; plans give experts and columns. */
+ * and plans[count] go together, the ranks of a run one after the other; plans give experts and columns. Both are
+ * borrowed. *costs is written on success only: DT_ERR_INPUT names spans that are none of their plan's tasks or lack
+ * tiles, DT_ERR_ARGUMENT the field, DT_ERR_MEMORY. */
 dt_status dt_sim_fit(const dt_sim_config *config, const dt_trace_rank *traces, const dt_plan *const *plans,
                      size_t count, dt_sim_costs *costs);
 
 /* Prices every schedule, each in its default order, and picks the fastest: `auto`. predicted_s[6] by dt_schedule (may
- * be NULL); 0 for signal when consumers is 0: it cannot run. */
+ * be NULL); 0 for signal when consumers is 0: it cannot run. Errors as dt_simulate. */
 dt_status dt_schedule_auto(const dt_sim_config *config, const dt_sim_costs *costs, const int32_t *counts,
                            dt_schedule *schedule, double *predicted_s);
 

@@ -1,8 +1,6 @@
 /* What a build without the CUDA parts says. */
 #include <draintile/cuda_moe.h>
 
-#include <string.h>
-
 #include "core/error.h"
 
 #ifndef DT_WITH_CUDA
@@ -11,8 +9,7 @@ static dt_status without(void) {
 }
 
 void dt_cuda_moe_config_init(dt_cuda_moe_config *config) {
-  memset(config, 0, sizeof *config);
-  config->size = sizeof *config;
+  *config = (dt_cuda_moe_config){.size = sizeof *config, .schedule = DT_SCHEDULE_DIRECT};
 }
 dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights, dt_cuda_moe **moe) {
   (void)config, (void)weights, (void)moe;

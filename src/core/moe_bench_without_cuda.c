@@ -10,10 +10,6 @@ static dt_status without(void) {
   return dt_fail(DT_ERR_UNSUPPORTED, "benchmark of the MoE layer on GPUs; this build has no CUDA parts");
 }
 
-void dt_moe_bench_config_init(dt_moe_bench_config *config) {
-  memset(config, 0, sizeof *config);
-  config->size = sizeof *config;
-}
 dt_status dt_moe_bench_open(const dt_moe_bench_config *config, dt_moe_bench **bench) {
   (void)config, (void)bench;
   return without();

@@ -9,17 +9,6 @@
 #include "driver.h"
 #include "moe_bench_rank.h"
 
-void dt_moe_bench_config_init(dt_moe_bench_config *config) {
-  *config = (dt_moe_bench_config){.size = sizeof *config,
-                                  .ranks = 2,
-                                  .max_tokens = 8192,
-                                  .repeat = 20,
-                                  .warm_up = 3,
-                                  .checked_tokens = 16,
-                                  .seed = 1,
-                                  .timeout_s = 10};
-}
-
 static dt_status check_config(const dt_moe_bench_config *c) {
   if (c == NULL || c->size != sizeof *c)
     return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_moe_bench_config_init; %zu expected", sizeof *c);

@@ -1,4 +1,4 @@
-/* Shapes and routers of the layer benchmark. Pure: the same seed gives the same ids everywhere. */
+/* Defaults, shapes and routers of the layer benchmark. Pure: the same seed gives the same ids everywhere. */
 #include <draintile/moe_bench.h>
 
 #include <math.h>
@@ -15,6 +15,17 @@ static const dt_moe_shape shapes[DT_MOE_SHAPES] = {
 
 const dt_moe_shape *dt_moe_shape_at(int32_t index) {
   return index >= 0 && index < DT_MOE_SHAPES ? &shapes[index] : NULL;
+}
+
+void dt_moe_bench_config_init(dt_moe_bench_config *config) {
+  *config = (dt_moe_bench_config){.size = sizeof *config,
+                                  .ranks = 2,
+                                  .max_tokens = 8192,
+                                  .repeat = 20,
+                                  .warm_up = 3,
+                                  .checked_tokens = 16,
+                                  .seed = 1,
+                                  .timeout_s = 10};
 }
 
 static void shuffle(dt_random *random, int32_t *list, int32_t count) {

@@ -110,7 +110,7 @@ typedef struct sim_world {
   int32_t running;
   uint64_t order;
   sim_heap by_time, by_work;
-  int32_t barrier_count, barrier_first, barrier_last, barriers;
+  int32_t barrier_count, barrier_first, barriers;
   double barrier_end[4];
   double worker_wait_s, store_stall_s;
   int trace, out_of_memory;
