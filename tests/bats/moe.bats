@@ -132,6 +132,8 @@ setup_file() {
   refused 2 'missing.json'
   run --separate-stderr moe --device cuda --ranks 3
   refused 2 '--ranks: 3; allowed: a divisor of the 8 experts'
+  run --separate-stderr moe --device cuda --raster-bands 3
+  refused 2 '--raster-bands: 3; allowed on cuda: even'
   run --separate-stderr moe --device cuda --dedup on --trace "$BATS_TEST_TMPDIR/trace.json"
   refused 2 "--trace: \"$BATS_TEST_TMPDIR/trace.json\"; allowed on cuda: with --dedup off"
   run --separate-stderr moe --device cpu --dedup on

@@ -19,6 +19,8 @@ int moe_cuda_options(moe_job *job) {
     return log_fail(TOOL_USAGE, "hidden, intermediate: %lld, %lld; allowed on cuda: multiples of 8",
                     (long long)job->info->hidden, (long long)job->info->intermediate);
   if (job->ranks > 8) return log_fail(TOOL_USAGE, "--ranks: %d; allowed on cuda: 1 to 8", job->ranks);
+  if (job->config.raster_bands % 2)
+    return log_fail(TOOL_USAGE, "--raster-bands: %d; allowed on cuda: even", job->config.raster_bands);
   if (args_choice(job->args, "dedup") && args_set(job->args, "trace"))
     return log_fail(TOOL_USAGE, "--trace: \"%s\"; allowed on cuda: with --dedup off", args_text(job->args, "trace"));
   if (job->choose && !job->machine.platform)
