@@ -14,9 +14,9 @@ typedef struct stores_list {
 } stores_list;
 
 /* Seconds, of L2 tiles but for l1_period. span: a warpgroup's stores of a tile, first store to completion; issue: to
- * the last store issued. period: from the end of the warpgroup's tile before to this one's; stall: what of it the tile's
- * multiplications at the tensor cores' full rate do not take; wait: for its first operands. The last three are of a run:
- * the multiprocessors with a burst under way, and how many start within a window. */
+ * the last store issued. period: from the end of the warpgroup's tile before to this one's; stall: what of it the
+ * tile's multiplications at the tensor cores' full rate do not take; wait: for its first operands. The last three are
+ * of a run: the multiprocessors with a burst under way, and how many start within a window. */
 typedef struct stores_samples {
   stores_list span, issue, period, l1_period, stall, wait, active_mean, active_max, k_act;
   double matrix_s, l1_matrix_s; /* of a tile at the full rate, by the clock of the last run */
