@@ -47,19 +47,11 @@ static int any_baseline(const dt_combine_bench_config *config) {
 
 static dt_status check_devices(const dt_combine_bench_config *config) {
   const int32_t ranks = config->ranks;
-  int devices = dt_cuda_device_count(), reach = 1;
+  const int devices = dt_cuda_device_count();
   if (devices < 1) return dt_fail(DT_ERR_NO_DEVICE, "ranks: %d; this machine has no GPU", ranks);
   if (devices < ranks && any_baseline(config))
     return dt_fail(DT_ERR_UNSUPPORTED, "methods: of cuBLAS and NCCL, with %d ranks on %d GPUs", ranks, devices);
-  if (devices > ranks) devices = ranks;
-  for (int32_t r = 0; r < devices; r++)
-    for (int32_t p = 0; p < devices; p++) {
-      if (p == r) continue;
-      dt_status status = dt_cuda_check(cudaDeviceCanAccessPeer(&reach, r, p), "cudaDeviceCanAccessPeer");
-      if (status) return status;
-      if (!reach) return dt_fail(DT_ERR_UNSUPPORTED, "device %d has no peer access to device %d", r, p);
-    }
-  return DT_OK;
+  return dt_bench_check_peers(devices < ranks ? devices : ranks);
 }
 
 static dt_status check_config(const dt_combine_bench_config *c) {

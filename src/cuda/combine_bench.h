@@ -27,6 +27,8 @@ enum { DT_BENCH_PERIOD = 8388593 };
 dt_status dt_bench_values(uint64_t seed, uint16_t **values);
 /* *hz: cycles of the current device's clock a second, over 3 ms of the stream; as it was where the device says none. */
 dt_status dt_bench_clock(cudaStream_t stream, double *hz);
+/* DT_ERR_UNSUPPORTED: one of the first `gpus` devices cannot reach the memory of another. */
+dt_status dt_bench_check_peers(int32_t gpus);
 /* One row of a combine buffer to compare with float64, and where its operands begin in the random values. */
 typedef struct dt_bench_sample {
   int64_t row, a, b;

@@ -22,6 +22,18 @@ dt_status dt_bench_values(uint64_t seed, uint16_t **values) {
   return DT_OK;
 }
 
+dt_status dt_bench_check_peers(int32_t gpus) {
+  int reach = 1;
+  for (int32_t r = 0; r < gpus; r++)
+    for (int32_t p = 0; p < gpus; p++) {
+      if (p == r) continue;
+      const dt_status status = dt_cuda_check(cudaDeviceCanAccessPeer(&reach, r, p), "cudaDeviceCanAccessPeer");
+      if (status) return status;
+      if (!reach) return dt_fail(DT_ERR_UNSUPPORTED, "device %d has no peer access to device %d", r, p);
+    }
+  return DT_OK;
+}
+
 dt_status dt_bench_clock(cudaStream_t stream, double *hz) {
   uint64_t results[4] = {0}, *memory = NULL;
   cudaError_t error = cudaMalloc((void **)&memory, sizeof results);

@@ -26,17 +26,9 @@ static dt_status check_config(const dt_ulysses_bench_config *c) {
     return dt_fail(DT_ERR_ARGUMENT, "ranks: %d; 1 to %d allowed", c->ranks, DT_BENCH_RANKS);
   if (c->repeat < 1 || c->warm_up < 0)
     return dt_fail(DT_ERR_ARGUMENT, "repeat: %d; at least 1, and warm_up at least 0", c->repeat);
-  int devices = dt_cuda_device_count(), reach = 1;
+  const int devices = dt_cuda_device_count();
   if (devices < 1) return dt_fail(DT_ERR_NO_DEVICE, "ranks: %d; this machine has no GPU", c->ranks);
-  const int32_t gpus = devices < c->ranks ? devices : c->ranks;
-  for (int32_t r = 0; r < gpus; r++)
-    for (int32_t p = 0; p < gpus; p++) {
-      if (p == r) continue;
-      dt_status status = dt_cuda_check(cudaDeviceCanAccessPeer(&reach, r, p), "cudaDeviceCanAccessPeer");
-      if (status) return status;
-      if (!reach) return dt_fail(DT_ERR_UNSUPPORTED, "device %d has no peer access to device %d", r, p);
-    }
-  return DT_OK;
+  return dt_bench_check_peers(devices < c->ranks ? devices : c->ranks);
 }
 
 static void describe(dt_ulysses_bench_shared *b) {

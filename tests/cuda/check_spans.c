@@ -14,6 +14,7 @@
 
 #include "core/random.h"
 #include "cuda/moe_handle.h"
+#include "support_gpus.h"
 
 enum { RANKS_MAX = 2, SLACK_NS = 30000 /* of two clocks, and of a launch that the host has not seen end */ };
 
@@ -317,15 +318,12 @@ static int check(const shape *s, int devices, int sms) {
 }
 
 int main(void) {
-  int devices = 0, major = 0, sms = 0, reach = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1 ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9 ||
-      cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0) != cudaSuccess) {
+  const int devices = support_gpus(2);
+  int sms = 0;
+  if (devices < 1 || cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0) != cudaSuccess) {
     printf("skipped: no Hopper GPU\n");
     return 77;
   }
-  if (devices > 1 && (cudaDeviceCanAccessPeer(&reach, 0, 1) != cudaSuccess || !reach)) devices = 1;
-  if (devices > 2) devices = 2;
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
     if (!check(&shapes[i], devices, sms)) return 1;
   return 0;

@@ -19,6 +19,7 @@
 #include "comm/fabric.h"
 #include "core/random.h"
 #include "cuda/ulysses.h"
+#include "support_gpus.h"
 
 enum {
   RANKS_MAX = 8,
@@ -434,14 +435,11 @@ static int check(const shape *s, int devices, int absent, int repeats) {
 int main(int argc, char **argv) {
   /* Ranks that share a GPU: a stream that shares a queue with another rank's would stand behind what waits for it. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  int devices = 0, major = 0, reach = 1;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1 ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9) {
+  const int devices = support_gpus(RANKS_MAX);
+  if (devices < 1) {
     printf("skipped: no Hopper GPU\n");
     return 77;
   }
-  if (devices > RANKS_MAX) devices = RANKS_MAX;
-  if (devices > 1 && (cudaDeviceCanAccessPeer(&reach, 0, 1) != cudaSuccess || !reach)) devices = 1;
   printf("%d GPUs\n", devices);
   int good = 1;
   const int last = argc > 2 ? atoi(argv[2]) - 1 : REPEATED;

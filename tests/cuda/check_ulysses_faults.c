@@ -6,6 +6,7 @@
 
 #include "../comm_ranks.h"
 #include "cuda/ulysses.h"
+#include "support_gpus.h"
 
 enum { RANKS = 2, TOKENS = 1000, HEADS = 6, HEAD_DIM = 128 };
 static const double TIMEOUT_S = 1.0;
@@ -208,19 +209,10 @@ static int check(const char *name, int32_t gpus, process_body body, int action) 
   return good;
 }
 
-/* Hopper GPUs that ranks may use: two with peer access, or one. */
-static int count_gpus(void) {
-  int devices = 0, major = 0, reach = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1) return 0;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9) return 0;
-  if (devices < 2 || cudaDeviceCanAccessPeer(&reach, 0, 1) != cudaSuccess) return 1;
-  return reach ? 2 : 1;
-}
-
 int main(void) {
   int gpus = 0;
   const pid_t probe = fork(); /* this process must not have a CUDA context: its children would inherit it */
-  if (probe == 0) _exit(count_gpus());
+  if (probe == 0) _exit(support_gpus(RANKS));
   if (waitpid(probe, &gpus, 0) != probe || !WIFEXITED(gpus) || WEXITSTATUS(gpus) < 1) {
     printf("skipped: no Hopper GPU\n");
     return 77;

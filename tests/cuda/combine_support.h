@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "support_gpus.h"
+
 #include <draintile/plan.h>
 #include <draintile/status.h>
 
@@ -68,21 +70,6 @@ dt_status support_product(const support_shape *s, uint64_t salt, const dt_plan *
  * where no row belongs. */
 dt_status support_expect(const support_shape *s, dt_plan *const *plans, uint16_t *const *products, int64_t rows,
                          uint16_t **expected);
-
-/* GPUs that are Hoppers and, from the first, reach each other; at most `most`. */
-static inline int support_gpus(int most) {
-  int devices = 0, good = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess) return 0;
-  for (; good < devices && good < most; good++) {
-    int major = 0, minor = 0, reach = 1;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, good);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, good);
-    for (int other = 0; other < good && reach; other++)
-      if (cudaDeviceCanAccessPeer(&reach, good, other) != cudaSuccess) reach = 0;
-    if (major != 9 || minor != 0 || !reach) break;
-  }
-  return good;
-}
 
 #ifdef __cplusplus
 }

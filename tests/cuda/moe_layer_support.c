@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/random.h"
+#include "support_gpus.h"
 
 enum { SAMPLES = 6 };
 
@@ -418,11 +419,7 @@ int moe_check_processes(const char *name, const moe_shape *s, moe_work part, int
 }
 
 int moe_devices(int *sms) {
-  int devices = 0, major = 0, reach = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1 ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9 ||
-      cudaDeviceGetAttribute(sms, cudaDevAttrMultiProcessorCount, 0) != cudaSuccess)
-    return 0;
-  if (devices > 1 && (cudaDeviceCanAccessPeer(&reach, 0, 1) != cudaSuccess || !reach)) devices = 1;
-  return devices > 2 ? 2 : devices;
+  const int devices = support_gpus(2);
+  if (devices < 1 || cudaDeviceGetAttribute(sms, cudaDevAttrMultiProcessorCount, 0) != cudaSuccess) return 0;
+  return devices;
 }
