@@ -28,7 +28,7 @@ def nest(slices):
     for begin, end, name in sorted(slices, key=lambda s: (s[0], -s[1])):
         while open_ends and open_ends[-1] <= begin:
             open_ends.pop()
-        assert not open_ends or end <= open_ends[-1], f"{name} at {begin} ends behind what is around it"
+        assert not open_ends or end <= open_ends[-1], f"{name} at {begin} ns ends behind what is around it"
         open_ends.append(end)
 
 
@@ -47,7 +47,8 @@ def check(folder, ranks):
         if e["ph"] != "X":
             continue
         assert e["ts"] >= 0 and e["dur"] >= 0, e
-        tracks[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"], e["name"]))
+        begin, duration = round(1000 * e["ts"]), round(1000 * e["dur"])  # ns: sums of fractions would be rounded
+        tracks[e["pid"], e["tid"]].append((begin, begin + duration, e["name"]))
         kinds[e["name"]] += 1
         if e["name"] in ("L1", "L2"):
             tiles[e["pid"], (e["tid"] - 1) % 8, e["name"], e["args"]["index"], e["args"]["column"]] += 1
