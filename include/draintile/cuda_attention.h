@@ -20,7 +20,8 @@ extern "C" {
 #define DT_CUDA_ATTENTION_OWNERS_MAX 16 /* runs of output rows: two (text, image) for each of 8 ranks */
 
 /* Rows [first, first + rows) of the sequence go to [rows][row_stride] at `out` (element 0 of this rank's first head),
- * head h at + h*head_dim. Memory of this device or mapped memory of another. */
+ * head h at + h*head_dim. Memory of this device or mapped memory of another. Not causal: where a run follows
+ * the one before it in the sequence, a tile may go over from one to the other. */
 typedef struct dt_cuda_attention_owner {
   int64_t first, rows;
   void *out;
@@ -45,6 +46,7 @@ typedef struct dt_cuda_attention {
   const uint32_t *arrived; /* NULL, or [heads]: a head's tiles wait (acquire, system scope) until its word, */
   uint32_t arrived_target; /* compared by difference, has reached the target */
   const uint32_t *arrived_target_from; /* NULL, or device memory that holds the target instead (graph replays) */
+  int32_t arrived_gates_stores;        /* 1: operands are there; head 0's word is waited for before rows are stored */
   int32_t sms;                         /* multiprocessors to use; 0: all */
   double timeout_s;                    /* of a wait inside the kernel, below 4,000; 0: 10 */
 } dt_cuda_attention;

@@ -29,7 +29,8 @@ typedef struct dt_ulysses_config {
   dt_comm *comm;                 /* fabric `cuda`, of 1 to 8 ranks; outlives the operator */
   dt_attention_config attention; /* dtype BF16 or F16, head_dim 64, 128 or 256 */
   int32_t sms;                   /* multiprocessors that this rank uses; 0: all */
-  int32_t senders;               /* of these, those that send q, k, v while the attention computes; 0: chosen */
+  int32_t senders;               /* of these, those set aside to send q, k, v while the attention computes; 0: none, its
+                                    own CTAs do (head_dim 256: chosen) */
   double timeout_s;              /* of any wait on the device, below 4,000; 0: 10 */
 } dt_ulysses_config;
 void dt_ulysses_config_init(dt_ulysses_config *config);

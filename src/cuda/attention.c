@@ -165,8 +165,8 @@ dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t
   return DT_OK;
 }
 
-dt_status dt_attention_forward_chosen(const dt_cuda_attention *a, const dt_attention_choice *choice, void *workspace,
-                                      void *stream) {
+static dt_status forward(const dt_cuda_attention *a, const dt_attention_choice *choice, const dt_attention_carry *carry,
+                         void *workspace, void *stream) {
   dt_status status = check_numbers(a);
   if (status != DT_OK) return status;
   if (a->tokens == 0 || a->heads == 0) return DT_OK;
@@ -186,6 +186,8 @@ dt_status dt_attention_forward_chosen(const dt_cuda_attention *a, const dt_atten
   kernel.arrived = a->arrived;
   kernel.arrived_target = a->arrived_target;
   kernel.arrived_target_from = a->arrived_target_from;
+  kernel.arrived_gates_stores = a->arrived_gates_stores;
+  if (carry) kernel.carry = *carry;
   kernel.timeout_us = (uint32_t)(1e6 * (a->timeout_s > 0 ? a->timeout_s : 10));
   kernel.heads = a->heads;
   kernel.kv_heads = a->kv_heads;
@@ -200,9 +202,21 @@ dt_status dt_attention_forward_chosen(const dt_cuda_attention *a, const dt_atten
   return dt_cuda_check(launch(&kernel, &shape, ctas, stream), "attention kernel");
 }
 
-dt_status dt_cuda_attention_forward(const dt_cuda_attention *attention, void *workspace, void *stream) {
+dt_status dt_attention_forward_chosen(const dt_cuda_attention *attention, const dt_attention_choice *choice,
+                                      void *workspace, void *stream) {
+  return forward(attention, choice, NULL, workspace, stream);
+}
+
+dt_status dt_attention_forward_carrying(const dt_cuda_attention *attention, const dt_attention_carry *carry,
+                                        void *workspace, void *stream) {
   static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT;
-  return dt_attention_forward_chosen(attention, &chosen, workspace, stream);
+  if (carry && attention->kv_tokens == 0)
+    return dt_fail(DT_ERR_ARGUMENT, "kv_tokens: 0; at least 1 allowed where the attention carries");
+  return forward(attention, &chosen, carry, workspace, stream);
+}
+
+dt_status dt_cuda_attention_forward(const dt_cuda_attention *attention, void *workspace, void *stream) {
+  return dt_attention_forward_carrying(attention, NULL, workspace, stream);
 }
 
 dt_status dt_cuda_attention_check(const void *workspace, void *stream) {
@@ -228,6 +242,10 @@ dt_status dt_cuda_attention_check(const void *workspace, void *stream) {
     return dt_fail(DT_ERR_TIMEOUT, "attention kernel: a wait for %s expired", waits[header.error]);
   case DT_ATTENTION_ERROR_ARRIVED:
     return dt_fail(DT_ERR_TIMEOUT, "attention kernel: the wait for arrived[%u] expired", header.error_head);
+  case DT_ATTENTION_ERROR_CARRY:
+    return dt_fail(DT_ERR_TIMEOUT, "attention kernel: a copy beside it did not end");
+  case DT_ATTENTION_ERROR_STOPPED:
+    return dt_fail(DT_ERR_PEER, "attention kernel: stopped: what it waited for will not come");
   default:
     return dt_fail(DT_ERR_INTERNAL, "attention kernel: error %u", header.error);
   }

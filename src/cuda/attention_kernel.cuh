@@ -8,6 +8,7 @@
 #ifndef DT_CUDA_ATTENTION_KERNEL_CUH
 #define DT_CUDA_ATTENTION_KERNEL_CUH
 
+#include "cuda/attention_carry.cuh"
 #include "cuda/attention_merge.cuh"
 #include "cuda/attention_mma.cuh"
 #include "cuda/attention_pipeline.cuh"
@@ -333,6 +334,7 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
       dt_mma_commit();
       dt_mma_wait<0>();
       dt_settle(c.o);
+      if (dt_load_shared_word(shared + C::SHARED_DEAD)) return; /* this tile is not whole, or may not be stored */
       dt_attention_finish(a, c, sequence - 1);
       dt_attention_settle_debt(a, c);
       return;
@@ -373,10 +375,14 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   __syncthreads();
   if (warp >= 4 * C::GROUPS) {
     dt_registers_lower<C::REGISTERS_LOADER>();
-    if (warp == 4 * C::GROUPS && threadIdx.x % 32 == 0) {
+    if (threadIdx.x % 32 != 0) return;
+    if (warp == 4 * C::GROUPS) {
       dt_attention_load<C>(a, shared);
       dt_grid_wait(); /* whoever follows this kernel also follows the one before, which `arrived` let it overtake */
+      return;
     }
+    if constexpr (C::CARRIES)
+      if (warp == 4 * C::GROUPS + 1 && a.carry.count > 0) dt_attention_carry_run<C>(a, shared);
   } else {
     dt_registers_raise<C::REGISTERS_CONSUMER>();
     dt_attention_consume<C>(a, shared);

@@ -10,6 +10,7 @@
 
 #include "cuda/attention_mma.cuh"
 #include "cuda/attention_pipeline.cuh"
+#include "cuda/attention_store.cuh"
 
 DT_DEVICE void dt_group_sync(uint32_t group) {
   asm volatile("bar.sync %0, 128;" ::"r"(group + 8) : "memory");
@@ -62,9 +63,7 @@ DT_DEVICE void dt_row_merge(const dt_attention_kernel &a, const dt_attention_pie
   }
   if (row >= item.rows) return;
   const float scale = total > 0 ? 1 / total : 0;
-  const dt_attention_run &run = a.runs[item.run];
-  uint8_t *to = run.out + (int64_t)(item.row - run.first + row) * run.row_bytes +
-                ((int64_t)item.head * C::D + column) * 2;
+  uint8_t *to = dt_attention_row_out(a, item, row) + (item.head * C::D + column) * 2;
   dt_store_global(to, make_uint4(dt_pack<C::HALF>(o[0] * scale, o[1] * scale),
                                  dt_pack<C::HALF>(o[2] * scale, o[3] * scale),
                                  dt_pack<C::HALF>(o[4] * scale, o[5] * scale),

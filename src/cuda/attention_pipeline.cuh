@@ -15,10 +15,14 @@ template <int D_, int N_, int Groups, bool Half_, bool Causal_, bool Cut> struct
   static constexpr bool HALF = Half_, CAUSAL = Causal_, CUT = Cut;
   static constexpr uint32_t STAGES = 2, SLOTS = 8;
   static constexpr uint32_t GROUP_Q_BYTES = 64 * D * 2, BLOCK_BYTES = N * D * 2;
+  static constexpr bool CARRIES = D_ <= 128; /* there is room */
+  static constexpr uint32_t CARRY_STAGES = CARRIES ? DT_ATTENTION_CARRY_STAGES : 0;
   static constexpr uint32_t SHARED_K = Groups * GROUP_Q_BYTES, SHARED_V = SHARED_K + STAGES * BLOCK_BYTES,
-                            SHARED_SLOTS = SHARED_V + STAGES * BLOCK_BYTES, SHARED_BARRIERS = SHARED_SLOTS + 32 * SLOTS,
-                            BARRIERS = 4 * STAGES + 2 * Groups, SHARED_DEAD = SHARED_BARRIERS + 8 * BARRIERS,
-                            SHARED_MERGE = SHARED_DEAD + 8,
+                            SHARED_CARRY = SHARED_V + STAGES * BLOCK_BYTES,
+                            SHARED_SLOTS = SHARED_CARRY + CARRY_STAGES * DT_ATTENTION_CARRY_BYTES,
+                            SHARED_BARRIERS = SHARED_SLOTS + 32 * SLOTS,
+                            BARRIERS = 4 * STAGES + 2 * Groups + CARRY_STAGES,
+                            SHARED_DEAD = SHARED_BARRIERS + 8 * BARRIERS, SHARED_MERGE = SHARED_DEAD + 8,
                             SHARED_ALLOCATION = SHARED_MERGE + 8 * Groups + 1024; /* aligned by hand */
   /* What the launch allots, 168 a thread of three warpgroups or 128 of four, dealt again. A causal loader needs more.
    */
@@ -37,7 +41,11 @@ template <class C> struct dt_attention_barriers {
   DT_DEVICE uint32_t q_empty(uint32_t shared, uint32_t group) {
     return at(shared, 4 * C::STAGES + C::GROUPS + group);
   }
+  DT_DEVICE uint32_t carry_full(uint32_t shared, uint32_t stage) {
+    return at(shared, 4 * C::STAGES + 2 * C::GROUPS + stage);
+  }
   DT_DEVICE void init(uint32_t shared) {
+    for (uint32_t i = 0; i < C::CARRY_STAGES; i++) dt_barrier_init(carry_full(shared, i), 1);
     for (uint32_t i = 0; i < C::STAGES; i++) {
       dt_barrier_init(k_full(shared, i), 1);
       dt_barrier_init(v_full(shared, i), 1);
@@ -98,8 +106,8 @@ DT_DEVICE dt_attention_item dt_attention_tile(const dt_attention_kernel &a, int3
   dt_attention_item item;
   item.head = head;
   item.run = run;
-  item.row = a.runs[run].first + tile * C::M;
-  item.rows = min(C::M, a.runs[run].first + a.runs[run].rows - item.row);
+  item.row = a.runs[run].start + tile * C::M;
+  item.rows = min(C::M, a.runs[run].end - item.row);
   int32_t full;
   dt_attention_blocks<C>(a, item.row, item.rows, item.blocks, full);
   item.block = item.blocks - 1;
@@ -186,6 +194,7 @@ template <class C> DT_DEVICE bool dt_attention_arrived(const dt_attention_kernel
   for (;;) {
     if ((int32_t)(dt_acquire_sys(a.arrived + head) - target) >= 0) break;
     if (dt_load_shared_word(shared + C::SHARED_DEAD)) return false;
+    if (*(volatile uint32_t *)&a.header->error != 0) dt_store_shared_word(shared + C::SHARED_DEAD, 1);
     if (dt_time_us() - start > a.timeout_us)
       dt_attention_give_up<C>(a, shared, DT_ATTENTION_ERROR_ARRIVED, (uint32_t)head);
   }
@@ -224,11 +233,16 @@ template <class C> DT_DEVICE void dt_attention_load(const dt_attention_kernel &a
     int32_t kv_head = 0;
     if (item.blocks > 0) {
       kv_head = a.mapped ? a.head_to_kv[item.head] : (int32_t)((int64_t)item.head * a.kv_heads / a.heads);
-      if (a.arrived != NULL && item.head != ready) {
-        /* The tile before must not wait for this head with its last V. */
-        if (!load_v() || !dt_attention_arrived<C>(a, shared, item.head)) return;
-        ready = item.head;
-      }
+    }
+    /* Consumers store a tile when they have the next one's Q. */
+    const int32_t awaited = a.arrived == NULL        ? ready
+                            : a.arrived_gates_stores ? (sequence == 1 ? 0 : ready)
+                            : item.blocks > 0        ? item.head
+                                                     : ready;
+    if (awaited != ready) {
+      /* The tile before must not wait for this head with its last V. */
+      if (!load_v() || !dt_attention_arrived<C>(a, shared, awaited)) return;
+      ready = awaited;
     }
     for (int32_t j = 0; j < item.blocks || j == 0; j++) {
       const uint32_t stage = k_step % C::STAGES;

@@ -11,6 +11,31 @@ dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention) {
                               .causal = attention->causal != 0};
 }
 
+/* Tiles go over from a run to the next where that lies behind it, so that only the last tile of such a row of runs may
+ * be short. A tile ends in the run it starts in or in the next one: a run between two others that is shorter than a
+ * tile begins anew. Causal tiles stay in their runs, whose order is turned. */
+static void plan_tiles(const dt_cuda_attention *attention, int32_t tile_rows, dt_attention_group *group,
+                       dt_attention_run *runs) {
+  for (int32_t i = group->runs_begin; i < group->runs_end;) {
+    int32_t last = i;
+    while (!attention->causal && last + 1 < group->runs_end &&
+           runs[last].first + runs[last].rows == runs[last + 1].first && (last == i || runs[last].rows >= tile_rows))
+      last++;
+    const int32_t end = runs[last].first + runs[last].rows;
+    int32_t start = runs[i].first;
+    for (; i <= last; i++) {
+      dt_attention_run *run = &runs[i];
+      const int32_t left = run->first + run->rows - start;
+      run->start = start;
+      run->end = end;
+      run->tiles = left > 0 ? (left + tile_rows - 1) / tile_rows : 0;
+      start += run->tiles * tile_rows;
+      group->tiles_per_head += run->tiles;
+      run->tiles_end = group->tiles_per_head;
+    }
+  }
+}
+
 static void plan_runs(const dt_cuda_attention *attention, int32_t tile_rows, int32_t remote, int32_t *next,
                       dt_attention_kernel *kernel) {
   dt_attention_group *group = &kernel->groups[remote ? 0 : 1];
@@ -25,11 +50,9 @@ static void plan_runs(const dt_cuda_attention *attention, int32_t tile_rows, int
     run->row_bytes = 2 * owner->row_stride;
     run->first = (int32_t)owner->first;
     run->rows = (int32_t)owner->rows;
-    run->tiles = (int32_t)((owner->rows + tile_rows - 1) / tile_rows);
-    group->tiles_per_head += run->tiles;
-    run->tiles_end = group->tiles_per_head;
   }
   group->runs_end = *next;
+  plan_tiles(attention, tile_rows, group, kernel->runs);
   group->tiles = group->tiles_per_head * attention->heads;
 }
 

@@ -22,15 +22,21 @@ DT_DEVICE void dt_quad_transpose(uint32_t (&x)[4]) {
   x[3] = high ? x[3] : v;
 }
 
+/* Where row `row` of a tile goes, head 0: to the run in which the tile starts, or the one behind it. */
+DT_DEVICE uint8_t *dt_attention_row_out(const dt_attention_kernel &a, const dt_attention_item &item, int32_t row) {
+  const int32_t at = item.row + row - a.runs[item.run].first;
+  const bool beyond = at >= a.runs[item.run].rows;
+  const dt_attention_run &run = a.runs[item.run + beyond];
+  return run.out + (int64_t)(beyond ? at - a.runs[item.run].rows : at) * run.row_bytes;
+}
+
 /* Rows `row` and row + 8 of the tile; sum: of the whole rows. A row that saw nothing is zero. */
 template <class C>
 DT_DEVICE void dt_attention_store(const dt_attention_kernel &a, const dt_attention_item &item, int32_t row,
                                   const float (&o)[C::D / 2], const float (&sum)[2]) {
-  const dt_attention_run &run = a.runs[item.run];
-  uint8_t *to = run.out + (int64_t)(item.row - run.first + row) * run.row_bytes + (int64_t)item.head * (C::D * 2) +
-                threadIdx.x % 4 * 16;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
+    uint8_t *to = dt_attention_row_out(a, item, row + 8 * r) + item.head * (C::D * 2) + threadIdx.x % 4 * 16;
     const float scale = sum[r] > 0 ? 1 / sum[r] : 0;
     const bool inside = row + 8 * r < item.rows;
 #pragma unroll
@@ -42,7 +48,6 @@ DT_DEVICE void dt_attention_store(const dt_attention_kernel &a, const dt_attenti
       dt_quad_transpose(x);
       if (inside) dt_store_global(to + 64 * i, make_uint4(x[0], x[1], x[2], x[3]));
     }
-    to += 8 * run.row_bytes;
   }
 }
 

@@ -84,6 +84,12 @@ static dt_status make_map(const dt_ulysses *u, CUtensorMap *map, void *memory, i
       "cuTensorMapEncodeTiled");
 }
 
+/* Where this rank's rows of q lie at a rank: those it owns, or all of a replicated text. */
+static int64_t q_place(const dt_ulysses_layout *l, int32_t self, int32_t rank, int part) {
+  if (l->text_replicated) return dt_ulysses_sent(l, l->tokens, self, rank, part).first;
+  return dt_ulysses_q_place(l, rank, self, part);
+}
+
 /* Each map ends with its run: what a box holds beyond is not written. */
 static dt_status make_maps(dt_ulysses *u) {
   const dt_ulysses_layout *l = &u->layout;
@@ -96,7 +102,8 @@ static dt_status make_maps(dt_ulysses *u) {
       for (int32_t tensor = 0; tensor < 3 && !status; tensor++) {
         const int32_t heads = tensor ? dt_ulysses_kv_count(l, r) : dt_ulysses_head_count(l, r);
         const dt_ulysses_rows run = dt_ulysses_sent(l, tensor ? l->kv_tokens : l->tokens, self, r, part);
-        uint8_t *to = u->arrivals->pieces[r] + 2 * dt_ulysses_tensor_at(l, r, tensor) + run.first * heads * row;
+        const int64_t place = tensor ? run.first : q_place(l, self, r, part);
+        uint8_t *to = u->arrivals->pieces[r] + 2 * dt_ulysses_tensor_at(l, r, tensor) + place * heads * row;
         status = make_map(u, &u->move_in.to[dt_ulysses_map_in(r, part, tensor)], to, run.rows, heads);
       }
       const dt_ulysses_rows run = dt_ulysses_owned(l, l->tokens, r, part);
@@ -107,10 +114,19 @@ static dt_status make_maps(dt_ulysses *u) {
   return status;
 }
 
+/* What the attention's launch has no room for. */
+static dt_status upload_maps(dt_ulysses *u) {
+  dt_status status = device_memory(u, (void **)&u->carried_to, sizeof u->move_in.to, "tensor maps");
+  return status ? status
+                : dt_cuda_check(cudaMemcpy(u->carried_to, u->move_in.to, sizeof u->move_in.to, cudaMemcpyHostToDevice),
+                                "tensor maps");
+}
+
 static dt_status upload(dt_ulysses *u, dt_ulysses_table *table, dt_ulysses_moves *moves) {
   const size_t items = (size_t)table->count * sizeof *table->items;
   const size_t first = ((size_t)table->blocks + 1) * sizeof *table->first;
   moves->blocks = table->blocks;
+  moves->count = table->count;
   dt_status status = device_memory(u, (void **)&moves->items, items, "table");
   if (!status) status = device_memory(u, (void **)&moves->first, first, "table");
   cudaError_t error = cudaSuccess;
@@ -123,7 +139,7 @@ static dt_status upload(dt_ulysses *u, dt_ulysses_table *table, dt_ulysses_moves
 /* Heads that the attention's first tiles need, by its tiles of 128 rows at D 128 when this was measured: fewer heads
  * than with the 192 of today. */
 static int32_t first_heads(const dt_ulysses *u) {
-  const int64_t tile = u->layout.head_dim == 64 ? 192 : 128, tiles = (u->layout.tokens + tile - 1) / tile;
+  const int64_t tile = dt_ulysses_tile_rows(u), tiles = (u->layout.tokens + tile - 1) / tile;
   return tiles ? (int32_t)((u->sms + tiles - 1) / tiles) : 0;
 }
 
@@ -141,17 +157,19 @@ static int32_t choose_senders(const dt_ulysses *u) {
   return senders < 1 ? 1 : senders > 16 ? 16 : (int32_t)senders;
 }
 
-/* Beside the attention few blocks copy, once more of them have brought the first heads; before it all copy all. */
+/* All copy all; or few beside the attention, once more of them have brought the first heads. */
 static dt_status make_tables(dt_ulysses *u) {
   const int32_t rank = dt_comm_rank(u->config.comm), blocks = u->sms, half = (blocks + 1) / 2;
   const int32_t fast = FAST_SENDERS < half ? FAST_SENDERS : half;
-  const dt_ulysses_shares beside = {blocks, u->senders, fast < u->senders ? u->senders : fast, first_heads(u)};
-  const dt_ulysses_shares before = {blocks, blocks, blocks, 0};
+  const dt_ulysses_shares few = {blocks, u->senders, fast < u->senders ? u->senders : fast, first_heads(u)};
+  const dt_ulysses_shares all = {blocks, blocks, blocks, 0};
   dt_ulysses_table table;
-  dt_status status = dt_ulysses_table_in(&u->layout, rank, &beside, &table);
-  if (!status) status = upload(u, &table, &u->in_beside);
-  if (!status) status = dt_ulysses_table_in(&u->layout, rank, &before, &table);
-  if (!status) status = upload(u, &table, &u->in_before);
+  dt_status status = dt_ulysses_table_in(&u->layout, rank, &all, &table);
+  if (!status) status = upload(u, &table, &u->in_all);
+  if (!status && !u->carries) status = dt_ulysses_table_in(&u->layout, rank, &few, &table);
+  if (!status && !u->carries) status = upload(u, &table, &u->in_few);
+  if (!status && u->carries) status = dt_ulysses_table_carried(&u->layout, rank, &table);
+  if (!status && u->carries) status = upload(u, &table, &u->carried);
   if (!status) status = dt_ulysses_table_out(&u->layout, rank, blocks, &table);
   if (!status) status = upload(u, &table, &u->out);
   return status;
@@ -167,17 +185,22 @@ static void set_owners(const dt_ulysses *u, dt_cuda_attention *attention, int ke
   for (int32_t i = 1; i <= l->ranks; i++)
     for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
       const int32_t owner = (self + i) % l->ranks;
-      const dt_ulysses_rows run = dt_ulysses_owned(l, l->tokens, owner, part);
+      dt_ulysses_rows run = dt_ulysses_owned(l, l->tokens, owner, part);
+      const int64_t first = dt_ulysses_q_place(l, self, owner, part);
+      if (dt_ulysses_by_owner(l)) { /* text and image lie together, here and there */
+        if (part != DT_ULYSSES_TEXT) continue;
+        run.rows = dt_ulysses_owned_rows(l, l->tokens, owner);
+      }
       if (run.rows == 0) continue;
       dt_cuda_attention_owner *o = &attention->owners[attention->owners_count++];
-      *o = (dt_cuda_attention_owner){.first = run.first,
+      *o = (dt_cuda_attention_owner){.first = first,
                                      .rows = run.rows,
                                      .out =
                                          u->output->pieces[owner] + (run.local * l->heads + l->head_first[self]) * row,
                                      .row_stride = (int64_t)l->heads * l->head_dim,
                                      .remote = 1}; /* head by head, others' rows first */
       if (!kept || owner == self) continue;
-      o->out = u->kept + run.first * heads * row;
+      o->out = u->kept + first * heads * row;
       o->row_stride = (int64_t)heads * l->head_dim;
     }
 }
@@ -209,7 +232,7 @@ static dt_status describe_attention(dt_ulysses *u) {
   a->causal = l->causal;
   a->scale = u->config.attention.scale;
   /* Fixed, since it decides where tiles are cut: every run of this operator gives the same bits. */
-  a->sms = u->config.attention.overlap_in && u->senders < u->sms ? u->sms - u->senders : u->sms;
+  a->sms = u->config.attention.overlap_in && !u->carries && u->senders < u->sms ? u->sms - u->senders : u->sms;
   a->timeout_s = u->config.timeout_s;
   u->head_to_kv = calloc((size_t)a->heads, sizeof *u->head_to_kv);
   if (!u->head_to_kv) return dt_fail(DT_ERR_MEMORY, "heads: %d", a->heads);
@@ -281,7 +304,8 @@ static dt_status make(dt_ulysses *u) {
   if (!status) status = make_workspace(u);
   if (!status) status = make_tables(u);
   if (!status) status = make_maps(u);
-  u->move_in.params.attention_error = &((const dt_attention_header *)u->workspace)->error;
+  if (!status && u->carries) status = upload_maps(u);
+  u->move_in.params.attention_error = &((dt_attention_header *)u->workspace)->error;
   u->move_in.enters = 1;
   u->move_out.params = u->move_in.params;
   u->move_out.items = u->out.items;
@@ -290,9 +314,9 @@ static dt_status make(dt_ulysses *u) {
 }
 
 static void release(dt_ulysses *u) {
-  dt_ulysses_moves *moves[] = {&u->in_beside, &u->in_before, &u->out};
-  for (int i = 0; i < 3; i++) cudaFree(moves[i]->items), cudaFree(moves[i]->first);
-  cudaFree(u->state), cudaFree(u->gate), cudaFree(u->kept), cudaFree(u->workspace);
+  dt_ulysses_moves *moves[] = {&u->in_few, &u->in_all, &u->out, &u->carried};
+  for (int i = 0; i < 4; i++) cudaFree(moves[i]->items), cudaFree(moves[i]->first);
+  cudaFree(u->state), cudaFree(u->gate), cudaFree(u->kept), cudaFree(u->workspace), cudaFree(u->carried_to);
   if (u->pinned) cudaFreeHost(u->pinned);
   free(u->head_to_kv), free(u);
 }
@@ -327,6 +351,7 @@ dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysse
   if (config->sms) u->sms = config->sms;
   u->senders = config->senders ? config->senders : choose_senders(u);
   if (u->senders > (u->sms + 1) / 2) u->senders = (u->sms + 1) / 2;
+  u->carries = layout.head_dim <= 128 && config->senders == 0 && layout.tokens > 0 && layout.kv_tokens > 0;
   if (status) dt_comm_abort(config->comm, status, dt_error_detail()); /* the peers wait in make_windows */
   if (!status) status = make_windows(u);
   if (!status) {
@@ -360,8 +385,8 @@ dt_status dt_ulysses_set_schedule(dt_ulysses *u, const dt_ulysses_config *config
   return status;
 }
 
-static dt_status queue_in(dt_ulysses *u, const dt_ulysses_moves *moves, const void *const *inputs,
-                          cudaStream_t stream) {
+/* Maps of the caller's tensors. */
+static dt_status read_from(dt_ulysses *u, const void *const *inputs) {
   const dt_ulysses_layout *l = &u->layout;
   const int32_t self = u->move_in.params.rank;
   for (int tensor = 0; tensor < 3; tensor++) {
@@ -375,39 +400,66 @@ static dt_status queue_in(dt_ulysses *u, const dt_ulysses_moves *moves, const vo
         make_map(u, &u->move_in.from[tensor], (void *)inputs[tensor], rows, tensor ? l->kv_heads : l->heads);
     if (status) return status;
   }
+  return DT_OK;
+}
+
+static dt_status queue_in(dt_ulysses *u, const dt_ulysses_moves *moves, const void *const *inputs,
+                          cudaStream_t stream) {
+  dt_status status = read_from(u, inputs);
+  if (status) return status;
   u->move_in.items = moves->items;
   u->move_in.first = moves->first;
   return dt_cuda_check(dt_ulysses_move_launch(&u->move_in, moves->blocks, stream), "way in");
 }
 
-/* The gate's words, or the heads': what the attention waits for. */
+/* The heads' words, or the gate's before it stores: what the attention waits for. */
 static void wait_for(const dt_ulysses *u, dt_cuda_attention *attention, int arrivals) {
   const dt_ulysses_params *p = &u->move_in.params;
   attention->arrived = arrivals ? p->arrived[p->rank] : u->gate;
   attention->arrived_target_from = arrivals ? &u->state->target : &u->state->next;
+  attention->arrived_gates_stores = !arrivals;
 }
 
 static dt_status run_serial(dt_ulysses *u, const void *const *inputs, cudaStream_t stream) {
   const dt_ulysses_params *p = &u->move_in.params;
   dt_cuda_attention attention = u->attention;
   set_owners(u, &attention, 1);
-  dt_status status = queue_in(u, &u->in_before, inputs, stream);
+  dt_status status = queue_in(u, &u->in_all, inputs, stream);
   if (!status) status = dt_cuda_check(dt_ulysses_gather_launch(p, stream), "arrival");
   if (!status) status = dt_cuda_attention_forward(&attention, u->workspace, stream);
   if (!status) status = dt_cuda_check(dt_ulysses_move_launch(&u->move_out, u->out.blocks, stream), "way out");
-  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_before.blocks, stream), "exit");
+  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_all.blocks, 1, stream), "exit");
+}
+
+/* The attention's own CTAs bring the way in: entry, attention, exit. */
+static dt_status run_carrying(dt_ulysses *u, const dt_cuda_attention *attention, const void *const *inputs,
+                              cudaStream_t stream) {
+  const dt_ulysses_params *p = &u->move_in.params;
+  dt_status status = read_from(u, inputs);
+  dt_attention_carry carry = {.to = u->carried_to,
+                              .items = u->carried.items,
+                              .count = u->carried.count,
+                              .ticket = &u->state->ticket,
+                              .gate = u->gate,
+                              .gate_target = &u->state->next};
+  memcpy(carry.from, u->move_in.from, sizeof carry.from);
+  memcpy(carry.arrived, p->arrived, sizeof carry.arrived);
+  if (!status) status = dt_cuda_check(dt_ulysses_enter_launch(p, stream), "entry");
+  if (!status) status = dt_attention_forward_carrying(attention, &carry, u->workspace, stream);
+  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, 0, 1, stream), "exit");
 }
 
 static dt_status run_piggyback(dt_ulysses *u, const void *const *inputs, cudaStream_t stream) {
   const dt_ulysses_params *p = &u->move_in.params;
   const int overlap = u->config.attention.overlap_in;
-  const dt_ulysses_moves *moves = overlap ? &u->in_beside : &u->in_before;
+  const dt_ulysses_moves *moves = overlap ? &u->in_few : &u->in_all;
   dt_cuda_attention attention = u->attention;
   wait_for(u, &attention, 1);
+  if (overlap && u->carries) return run_carrying(u, &attention, inputs, stream);
   dt_status status = queue_in(u, moves, inputs, stream);
   if (!status && !overlap) status = dt_cuda_check(dt_ulysses_gather_launch(p, stream), "arrival");
   if (!status) status = dt_cuda_attention_forward(&attention, u->workspace, stream);
-  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, moves->blocks, stream), "exit");
+  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, moves->blocks, 1, stream), "exit");
 }
 
 dt_status dt_ulysses_run(dt_ulysses *u, dt_ulysses_part part, const void *q, const void *k, const void *v,
@@ -427,11 +479,11 @@ dt_status dt_ulysses_run(dt_ulysses *u, dt_ulysses_part part, const void *q, con
     wait_for(u, &attention, 0);
     status = dt_cuda_check(dt_ulysses_enter_launch(p, stream), "entry");
     if (!status) status = dt_cuda_attention_forward(&attention, u->workspace, stream);
-    return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, 0, stream), "exit");
+    return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, 0, 0, stream), "exit");
   case DT_ULYSSES_IN:
-    status = queue_in(u, &u->in_before, inputs, stream);
+    status = queue_in(u, &u->in_all, inputs, stream);
     if (!status) status = dt_cuda_check(dt_ulysses_gather_launch(p, stream), "arrival");
-    return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_before.blocks, stream), "exit");
+    return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_all.blocks, 1, stream), "exit");
   }
   return dt_fail(DT_ERR_ARGUMENT, "part: %d; 0 to 3 allowed", (int)part);
 }

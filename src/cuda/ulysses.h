@@ -23,13 +23,14 @@ typedef struct dt_ulysses_pinned {
 typedef struct dt_ulysses_moves {
   dt_ulysses_item *items;
   int32_t *first;
-  int32_t blocks;
+  int32_t blocks, count;
 } dt_ulysses_moves;
 
 struct dt_ulysses {
   dt_ulysses_config config;
   dt_ulysses_layout layout;
   int device, sms, senders;
+  int carries;         /* beside the attention its own CTAs bring the way in */
   dt_window *arrivals; /* q [S][heads][D], k, v [S_kv][kv heads][D] of this rank's heads */
   dt_window *output;   /* [rows][H][D] */
   dt_window *control;  /* slots, then a word a head */
@@ -38,9 +39,11 @@ struct dt_ulysses {
   uint8_t *kept; /* [S][heads][D]: outputs that stay */
   void *workspace;
   size_t workspace_bytes, device_bytes;
-  dt_ulysses_moves in_beside, in_before, out; /* beside the attention: few blocks send */
-  dt_ulysses_move move_in, move_out;          /* maps and parameters; items are set at the launch */
-  dt_cuda_attention attention;                /* what all parts share */
+  dt_ulysses_moves in_few, in_all, out; /* few: blocks that have multiprocessors of their own beside the attention */
+  dt_ulysses_moves carried;
+  CUtensorMap *carried_to;           /* device: move_in.to */
+  dt_ulysses_move move_in, move_out; /* maps and parameters; items are set at the launch */
+  dt_cuda_attention attention;       /* what all parts share */
   int32_t *head_to_kv;
   dt_ulysses_pinned *pinned;
   dt_span spans[4];

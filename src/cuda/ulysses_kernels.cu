@@ -3,9 +3,6 @@
 #include "cuda/ulysses_kernels.h"
 #include "cuda/words.cuh"
 
-DT_DEVICE void dt_release_add_sys(uint32_t *word, uint32_t value) {
-  asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
 /* Until at most `Left` of this thread's groups are not yet written. */
 template <int Left> DT_DEVICE void dt_bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Left) : "memory");
@@ -14,6 +11,8 @@ template <int Left> DT_DEVICE void dt_bulk_wait() {
 DT_DEVICE void dt_ulysses_fail(const dt_ulysses_params &p, uint32_t error, int32_t index, uint32_t expected,
                                uint32_t seen) {
   if (atomicCAS(&p.state->error, (uint32_t)DT_ULYSSES_ERROR_NONE, error) != DT_ULYSSES_ERROR_NONE) return;
+  /* An attention that waits for what will not come ends, one that has not begun does nothing. */
+  if (error != DT_ULYSSES_ERROR_ATTENTION) atomicCAS(p.attention_error, 0u, (uint32_t)DT_ATTENTION_ERROR_STOPPED);
   p.state->index = index;
   p.state->expected = expected;
   p.state->seen = seen;
@@ -112,7 +111,7 @@ DT_DEVICE bool dt_ulysses_store(const dt_ulysses_move &m, const dt_ulysses_item 
 DT_DEVICE void dt_ulysses_publish(const dt_ulysses_params &p, const dt_ulysses_item &item) {
   if (item.weight == 0) return;
   dt_fence_async_global();
-  dt_release_add_sys(p.arrived[item.rank] + item.word, item.weight);
+  dt_add_release_sys(p.arrived[item.rank] + item.word, item.weight);
 }
 
 /* Lets the kernel behind come once the ranks have met: all blocks of all ranks are resident then, so that an attention
@@ -195,7 +194,7 @@ __global__ void dt_ulysses_gather_kernel(const dt_ulysses_params p) {
 }
 
 /* The attention may have let this kernel come, and ended, before the way in has: it is waited for by its count. */
-__global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t blocks) {
+__global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t blocks, bool brought) {
   dt_grid_wait();
   const int32_t thread = (int32_t)threadIdx.x;
   const uint32_t epoch = p.state->epoch + 1;
@@ -210,7 +209,7 @@ __global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t bloc
         break;
       }
     }
-    const uint32_t attention = p.attention_error ? *p.attention_error : 0;
+    const uint32_t attention = *p.attention_error;
     if (attention) dt_ulysses_fail(p, DT_ULYSSES_ERROR_ATTENTION, -1, 0, attention);
   }
   __syncwarp();
@@ -227,10 +226,10 @@ __global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t bloc
   __syncwarp();
   if (thread != 0) return;
   p.state->times.left = dt_time_ns();
-  p.state->sent = 0;
+  p.state->sent = p.state->ticket = 0;
   p.state->epoch = epoch;
   p.state->next = epoch + 1;
-  if (blocks) p.state->target += (uint32_t)(p.ranks * DT_ULYSSES_UNITS);
+  if (brought) p.state->target += (uint32_t)(p.ranks * DT_ULYSSES_UNITS);
 }
 
 __global__ void dt_ulysses_clock_kernel(uint64_t *now_ns) {
@@ -263,7 +262,8 @@ extern "C" cudaError_t dt_ulysses_gather_launch(const dt_ulysses_params *params,
 }
 
 /* Launched so that it may come before the kernel ahead of it has ended, for which it waits itself. */
-extern "C" cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, cudaStream_t stream) {
+extern "C" cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, int brought,
+                                               cudaStream_t stream) {
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -273,5 +273,5 @@ extern "C" cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, 
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, dt_ulysses_leave_kernel, *params, (uint32_t)blocks);
+  return cudaLaunchKernelEx(&config, dt_ulysses_leave_kernel, *params, (uint32_t)blocks, brought != 0);
 }

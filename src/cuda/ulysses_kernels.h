@@ -6,19 +6,21 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
+#include "cuda/attention.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 enum {
   DT_ULYSSES_RANKS_MAX = 8,
-  DT_ULYSSES_STAGE_BYTES = 32768, /* an item: up to so many bytes of one head */
-  DT_ULYSSES_LOADS = 3,           /* items of a block that are being read */
-  DT_ULYSSES_STORES = 3,          /* and that are being written */
+  DT_ULYSSES_STAGE_BYTES = DT_ATTENTION_CARRY_BYTES, /* an item: up to so many bytes of one head */
+  DT_ULYSSES_LOADS = 6,                              /* items of a block that are being read */
+  DT_ULYSSES_STORES = 6,                             /* and that are being written */
   DT_ULYSSES_STAGES = DT_ULYSSES_LOADS + DT_ULYSSES_STORES,
   DT_ULYSSES_FROM_MAPS = 3,                      /* of q, k, v */
   DT_ULYSSES_TO_MAPS = 6 * DT_ULYSSES_RANKS_MAX, /* of both parts of each, at every rank */
-  DT_ULYSSES_UNITS = 4096                        /* what a rank's rows of a head add to the head's word, all told */
+  DT_ULYSSES_UNITS = 1 << 20                     /* what a rank's rows of a head add to the head's word, all told */
 };
 
 static inline int32_t dt_ulysses_map_in(int32_t rank, int32_t part, int32_t tensor) {
@@ -28,14 +30,9 @@ static inline int32_t dt_ulysses_map_out(int32_t rank, int32_t part) {
   return 2 * rank + part;
 }
 
-/* Rows of one head from a local tensor to a run of rows at a rank. 32 bytes. */
-typedef struct dt_ulysses_item {
-  int16_t from, to; /* maps; from < 0: nothing to copy */
-  int16_t rank;     /* where it goes */
-  int16_t word;     /* the head there whose word gets `weight`, after this item and all before it of its block */
-  int32_t from_head, from_row, to_head, to_row;
-  uint32_t weight, fill;
-} dt_ulysses_item;
+/* Rows of one head from a local tensor to a run of rows at a rank; from < 0: nothing to copy. Of a block of the copying
+ * kernel: `word` is the head there whose word gets `weight`, after this item and all before it of its block. */
+typedef dt_attention_carried dt_ulysses_item;
 
 /* What one rank tells another, in the other's control window: one writer, a sector a word. Epochs are compared by
  * their difference, so that they may pass 2^32. */
@@ -73,6 +70,7 @@ typedef struct dt_ulysses_state {
   uint32_t target; /* of the heads' words in the next run with a way in */
   uint32_t next;   /* epoch + 1, what the gate of this run will hold */
   uint32_t sent;   /* blocks of the way in that are done */
+  uint32_t ticket; /* items of the way in that the attention's CTAs have drawn */
   uint32_t error;  /* of dt_ulysses_error */
   int32_t index;   /* the rank, block or head waited for */
   uint32_t expected, seen;
@@ -83,7 +81,7 @@ typedef struct dt_ulysses_params {
   int32_t rank, ranks, heads; /* heads of this rank */
   uint32_t timeout_us;
   dt_ulysses_state *state;
-  const uint32_t *attention_error;                  /* in the attention's workspace */
+  uint32_t *attention_error;                        /* in the attention's workspace; written to stop it */
   dt_ulysses_slot *slots;                           /* own, [ranks] by writer */
   dt_ulysses_slot *peer_slot[DT_ULYSSES_RANKS_MAX]; /* this rank's slot at each peer */
   uint32_t *arrived[DT_ULYSSES_RANKS_MAX];          /* the heads' words at each rank */
@@ -106,8 +104,8 @@ cudaError_t dt_ulysses_move_launch(const dt_ulysses_move *move, int blocks, cuda
 /* Until all heads have arrived. */
 cudaError_t dt_ulysses_gather_launch(const dt_ulysses_params *params, cudaStream_t stream);
 /* After the kernels before it: tells every peer that its rows are there, waits for the own ones, closes the epoch.
- * blocks: of this run's way in; 0: there was none. */
-cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, cudaStream_t stream);
+ * blocks: of this run's copying kernel, 0: there was none; brought: there was a way in. */
+cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, int brought, cudaStream_t stream);
 /* The global timer now, to memory that the device can write. */
 cudaError_t dt_ulysses_clock_launch(uint64_t *now_ns, cudaStream_t stream);
 

@@ -8,7 +8,7 @@
 /* The items in the order in which they are wanted, each with its block; NULL arrays: to count. */
 typedef struct builder {
   const dt_ulysses_layout *layout;
-  int32_t rank;
+  int32_t rank, box;
   dt_ulysses_item *items;
   int32_t *block_of;
   int32_t count;
@@ -18,6 +18,19 @@ typedef struct builder {
 
 int32_t dt_ulysses_box_rows(int32_t head_dim) {
   return DT_ULYSSES_STAGE_BYTES / (2 * head_dim);
+}
+
+int32_t dt_ulysses_by_owner(const dt_ulysses_layout *u) {
+  return !u->causal && !u->text_replicated;
+}
+
+int64_t dt_ulysses_q_place(const dt_ulysses_layout *u, int32_t rank, int32_t owner, int part) {
+  const dt_ulysses_rows run = dt_ulysses_owned(u, u->tokens, owner, part);
+  if (!dt_ulysses_by_owner(u)) return run.first;
+  int64_t before = 0;
+  for (int32_t r = (rank + 1) % u->ranks; r != owner; r = (r + 1) % u->ranks)
+    before += dt_ulysses_owned_rows(u, u->tokens, r);
+  return before + run.local;
 }
 
 void dt_ulysses_table_destroy(dt_ulysses_table *table) {
@@ -39,10 +52,9 @@ static void add(builder *b, dt_ulysses_item item) {
 static void add_tensor(builder *b, int32_t peer, int32_t tensor, int32_t from_head, int32_t to_head) {
   const dt_ulysses_layout *u = b->layout;
   const int64_t tokens = tensor ? u->kv_tokens : u->tokens;
-  const int32_t box = dt_ulysses_box_rows(u->head_dim);
   for (int32_t part = 0; part < DT_ULYSSES_PARTS; part++) {
     const dt_ulysses_rows run = dt_ulysses_sent(u, tokens, b->rank, peer, part);
-    for (int64_t at = 0; at < run.rows; at += box)
+    for (int64_t at = 0; at < run.rows; at += b->box)
       add(b, (dt_ulysses_item){.from = (int16_t)tensor,
                                .to = (int16_t)dt_ulysses_map_in(peer, part, tensor),
                                .rank = (int16_t)peer,
@@ -114,20 +126,66 @@ static void fill_way_in(builder *b, const dt_ulysses_shares *shares) {
     }
 }
 
+/* Heads of `peer` from `head` on that use the same k and v. */
+static int32_t group_size(const dt_ulysses_layout *u, int32_t peer, int32_t head) {
+  int32_t end = head + 1;
+  while (end < dt_ulysses_head_count(u, peer) && dt_ulysses_kv_of(u, peer, end) == dt_ulysses_kv_of(u, peer, head))
+    end++;
+  return end - head;
+}
+
+/* Items [from, count) say that they are done to `words` heads from `head` on. */
+static void set_words(builder *b, int32_t from, int32_t head, int32_t words) {
+  for (int32_t i = from; b->items && i < b->count; i++) {
+    b->items[i].word = (int16_t)head;
+    b->items[i].words = (uint32_t)words;
+    b->items[i].weight = 1;
+  }
+}
+
+static void carry_head(builder *b, int32_t peer, int32_t head, int32_t *kv_items) {
+  const dt_ulysses_layout *u = b->layout;
+  if (first_of_group(u, peer, head) == head) {
+    const int32_t kv = dt_ulysses_kv_of(u, peer, head), from = b->count;
+    add_tensor(b, peer, 1, dt_ulysses_kv_first(u, peer) + kv, kv);
+    add_tensor(b, peer, 2, dt_ulysses_kv_first(u, peer) + kv, kv);
+    set_words(b, from, head, group_size(u, peer, head));
+    *kv_items = b->count - from;
+  }
+  const int32_t from = b->count;
+  add_tensor(b, peer, 0, u->head_first[peer] + head, head);
+  if (b->count == from) add(b, (dt_ulysses_item){.from = -1, .rank = (int16_t)peer});
+  set_words(b, from, head, 1);
+  if (b->items) b->items[b->count - 1].weight += (uint32_t)(DT_ULYSSES_UNITS - *kv_items - (b->count - from));
+}
+
+static void fill_carried(builder *b, const dt_ulysses_shares *shares) {
+  const dt_ulysses_layout *u = b->layout;
+  int32_t most = 0, kv_items[DT_ULYSSES_RANKS_MAX] = {0};
+  b->last_block = shares->blocks;
+  for (int32_t r = 0; r < u->ranks; r++)
+    if (dt_ulysses_head_count(u, r) > most) most = dt_ulysses_head_count(u, r);
+  for (int32_t head = 0; head < most; head++)
+    for (int32_t i = 1; i <= u->ranks; i++) {
+      const int32_t peer = (b->rank + i) % u->ranks;
+      if (head < dt_ulysses_head_count(u, peer)) carry_head(b, peer, head, &kv_items[peer]);
+    }
+}
+
 static void fill_way_out(builder *b, const dt_ulysses_shares *shares) {
   const dt_ulysses_layout *u = b->layout;
-  const int32_t box = dt_ulysses_box_rows(u->head_dim);
   b->last_block = shares->blocks;
   for (int32_t head = 0; head < dt_ulysses_head_count(u, b->rank); head++)
     for (int32_t i = 1; i < u->ranks; i++)
       for (int32_t part = 0; part < DT_ULYSSES_PARTS; part++) {
         const int32_t owner = (b->rank + i) % u->ranks;
         const dt_ulysses_rows run = dt_ulysses_owned(u, u->tokens, owner, part);
-        for (int64_t at = 0; at < run.rows; at += box)
+        const int64_t place = dt_ulysses_q_place(u, b->rank, owner, part);
+        for (int64_t at = 0; at < run.rows; at += b->box)
           add(b, (dt_ulysses_item){.to = (int16_t)dt_ulysses_map_out(owner, part),
                                    .rank = (int16_t)owner,
                                    .from_head = head,
-                                   .from_row = (int32_t)(run.first + at),
+                                   .from_row = (int32_t)(place + at),
                                    .to_head = u->head_first[b->rank] + head,
                                    .to_row = (int32_t)at});
       }
@@ -145,7 +203,8 @@ static void sort(const builder *b, dt_ulysses_table *table) {
 
 static dt_status make(const dt_ulysses_layout *layout, int32_t rank, fill_in *fill, const dt_ulysses_shares *shares,
                       dt_ulysses_table *table) {
-  builder b = {.layout = layout, .rank = rank};
+  const int32_t box = dt_ulysses_box_rows(layout->head_dim);
+  builder b = {.layout = layout, .rank = rank, .box = box};
   fill(&b, shares);
   const size_t count = (size_t)b.count;
   *table = (dt_ulysses_table){.items = calloc(count + 1, sizeof *table->items),
@@ -154,6 +213,7 @@ static dt_status make(const dt_ulysses_layout *layout, int32_t rank, fill_in *fi
                               .blocks = shares->blocks};
   b = (builder){.layout = layout,
                 .rank = rank,
+                .box = box,
                 .items = calloc(count + 1, sizeof *b.items),
                 .block_of = calloc(count + 1, sizeof *b.block_of)};
   const int ready = table->items && table->first && b.items && b.block_of;
@@ -170,6 +230,11 @@ static dt_status make(const dt_ulysses_layout *layout, int32_t rank, fill_in *fi
 dt_status dt_ulysses_table_in(const dt_ulysses_layout *layout, int32_t rank, const dt_ulysses_shares *shares,
                               dt_ulysses_table *table) {
   return make(layout, rank, fill_way_in, shares, table);
+}
+
+dt_status dt_ulysses_table_carried(const dt_ulysses_layout *layout, int32_t rank, dt_ulysses_table *table) {
+  const dt_ulysses_shares one = {.blocks = 1};
+  return make(layout, rank, fill_carried, &one, table);
 }
 
 dt_status dt_ulysses_table_out(const dt_ulysses_layout *layout, int32_t rank, int32_t blocks, dt_ulysses_table *table) {

@@ -19,6 +19,7 @@
 #include "comm/fabric.h"
 #include "core/random.h"
 #include "cuda/ulysses.h"
+#include "cuda/ulysses_tables.h"
 #include "support_gpus.h"
 
 enum {
@@ -169,9 +170,15 @@ static dt_status check_way_in(rank *r) {
     const size_t first = (size_t)(t ? dt_ulysses_kv_first(l, r->rank) : l->head_first[r->rank]);
     const size_t heads = (size_t)(t ? dt_ulysses_kv_count(l, r->rank) : dt_ulysses_head_count(l, r->rank));
     const uint16_t *at = arrivals + dt_ulysses_tensor_at(l, r->rank, t);
-    for (size_t row = 0; row < (size_t)(t ? l->kv_tokens : l->tokens); row++)
-      for (size_t i = 0; i < heads * dim; i++)
-        r->misplaced += at[row * heads * dim + i] != r->whole[t][row * token_elements(r->shape, t) + first * dim + i];
+    for (int32_t owner = 0; owner < l->ranks; owner++)
+      for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
+        const dt_ulysses_rows run = dt_ulysses_owned(l, t ? l->kv_tokens : l->tokens, owner, part);
+        const size_t place = (size_t)(t ? run.first : dt_ulysses_q_place(l, r->rank, owner, part));
+        for (size_t row = 0; row < (size_t)run.rows; row++)
+          for (size_t i = 0; i < heads * dim; i++)
+            r->misplaced += at[(place + row) * heads * dim + i] !=
+                            r->whole[t][((size_t)run.first + row) * token_elements(r->shape, t) + first * dim + i];
+      }
   }
   free(arrivals);
   return status;

@@ -11,6 +11,7 @@
 #include <draintile/ulysses.h>
 #include <draintile/ulysses_bench.h>
 
+#include "cuda/attention.h"
 #include "cuda/ulysses_tables.h"
 
 typedef struct layout_case {
@@ -145,6 +146,50 @@ static void test_way_in(void **state) {
     }
 }
 
+/* Every row once; every word gets DT_ULYSSES_UNITS from every source, and never before its last row is stored if items
+ * are done in order. */
+static void test_carried(void **state) {
+  (void)state;
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    const dt_ulysses_layout u = layout_of(&cases[c]);
+    arrivals a = {.u = &u};
+    for (int32_t r = 0; r < u.ranks; r++)
+      for (int t = 0; t < 3; t++)
+        a.stores[r][t] = calloc((size_t)((t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t)) + 1, sizeof(int32_t));
+    for (int32_t source = 0; source < u.ranks; source++) {
+      dt_ulysses_table table;
+      assert_int_equal(dt_ulysses_table_carried(&u, source, &table), 0);
+      assert_int_equal(table.first[1], table.count);
+      uint32_t *said = calloc((size_t)(u.ranks * u.heads), sizeof *said);
+      for (int32_t i = 0; i < table.count; i++) {
+        const dt_ulysses_item *item = &table.items[i];
+        if (item->from >= 0) copy_item(&a, source, item);
+        assert_true(item->weight > 0 && item->words > 0);
+        for (uint32_t w = 0; w < item->words; w++) {
+          const int32_t head = item->word + (int32_t)w;
+          assert_true(head < dt_ulysses_head_count(&u, item->rank));
+          uint32_t *sum = &said[item->rank * u.heads + head];
+          assert_true(*sum < DT_ULYSSES_UNITS); /* not complete before this item */
+          *sum += item->weight;
+          if (item->from > 0) assert_int_equal(dt_ulysses_kv_of(&u, item->rank, head), item->to_head);
+          if (item->from == 0) assert_int_equal(head, item->to_head);
+        }
+      }
+      for (int32_t r = 0; r < u.ranks; r++)
+        for (int32_t head = 0; head < dt_ulysses_head_count(&u, r); head++)
+          assert_int_equal(said[r * u.heads + head], DT_ULYSSES_UNITS);
+      dt_ulysses_table_destroy(&table);
+      free(said);
+    }
+    for (int32_t r = 0; r < u.ranks; r++)
+      for (int t = 0; t < 3; t++) {
+        const int64_t count = (t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t);
+        for (int64_t i = 0; i < count; i++) assert_int_equal(a.stores[r][t][i], 1);
+        free(a.stores[r][t]);
+      }
+  }
+}
+
 static void test_way_out(void **state) {
   (void)state;
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -161,20 +206,79 @@ static void test_way_out(void **state) {
         assert_int_equal(item->weight, 0);
         assert_int_equal(item->rank, owner);
         assert_int_equal(item->to_head, u.head_first[rank] + item->from_head);
+        const int64_t place = dt_ulysses_q_place(&u, rank, owner, part);
         for (int32_t j = 0; j < dt_ulysses_box_rows(u.head_dim) && item->to_row + j < run.rows; j++) {
-          assert_int_equal(item->from_row + j, run.first + item->to_row + j);
+          assert_int_equal(item->from_row + j, place + item->to_row + j);
           stores[(item->from_row + j) * heads + item->from_head]++;
         }
       }
       for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
         const dt_ulysses_rows own = dt_ulysses_owned(&u, u.tokens, rank, part);
-        for (int64_t i = own.first * heads; i < (own.first + own.rows) * heads; i++) stores[i]++;
+        const int64_t place = dt_ulysses_q_place(&u, rank, rank, part);
+        for (int64_t i = place * heads; i < (place + own.rows) * heads; i++) stores[i]++;
       }
       for (int64_t i = 0; i < u.tokens * heads; i++) assert_int_equal(stores[i], 1);
       dt_ulysses_table_destroy(&table);
       free(stores);
     }
   }
+}
+
+/* Tiles of a head as the kernel takes them from the runs: every row once, in at most two runs, and no short tile but at
+ * the end of runs that lie one behind the other. */
+static void check_tiles(const int64_t *rows, int32_t count, int causal, int32_t expected) {
+  dt_cuda_attention a;
+  dt_cuda_attention_init(&a);
+  a.dtype = DT_DTYPE_BF16;
+  a.heads = a.kv_heads = 3;
+  a.head_dim = 128;
+  a.causal = causal;
+  a.owners_count = count;
+  for (int32_t i = 0; i < count; i++) {
+    a.owners[i] = (dt_cuda_attention_owner){.first = a.tokens, .rows = rows[i], .remote = 1};
+    a.tokens += rows[i];
+  }
+  a.kv_tokens = a.tokens;
+  const dt_attention_shape shape = dt_attention_shape_of(&a);
+  const int32_t tile_rows = 64 * shape.groups;
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  dt_attention_plan(&a, &shape, 0, 132, kernel);
+  const dt_attention_group *group = &kernel->groups[0];
+  int32_t *seen = calloc((size_t)a.tokens + 1, sizeof *seen), before = 0;
+  assert_int_equal(group->tiles_per_head, expected);
+  assert_int_equal(group->tiles, 3 * expected);
+  for (int32_t r = group->runs_begin; r < group->runs_end; r++) {
+    const dt_attention_run *run = &kernel->runs[r];
+    assert_int_equal(run->tiles_end - run->tiles, before);
+    before = run->tiles_end;
+    for (int32_t tile = 0; tile < run->tiles; tile++) {
+      const int32_t row = run->start + tile * tile_rows, left = run->end - row;
+      const int32_t end = row + (left < tile_rows ? left : tile_rows);
+      assert_true(row >= run->first && row < run->first + run->rows);
+      if (end > run->first + run->rows) { /* goes over */
+        assert_true(!causal && r + 1 < group->runs_end);
+        assert_int_equal(kernel->runs[r + 1].first, run->first + run->rows);
+        assert_true(end <= kernel->runs[r + 1].first + kernel->runs[r + 1].rows);
+      }
+      for (int32_t i = row; i < end; i++) seen[i]++;
+    }
+  }
+  for (int64_t i = 0; i < a.tokens; i++) assert_int_equal(seen[i], 1);
+  free(seen), free(kernel);
+}
+
+static void test_tiles(void **state) {
+  (void)state;
+  const int64_t two[] = {2111, 2111}, short_middle[] = {300, 50, 300}, short_all[] = {5, 4, 4}, one[] = {192};
+  const int64_t eight[] = {1000, 1000, 1000, 1000, 999, 999, 999, 999};
+  check_tiles(two, 2, 0, 22); /* 2 x 11 where they end at owners, 22 of 4222 rows too */
+  check_tiles(two, 2, 1, 22);
+  check_tiles(eight, 8, 0, 42); /* 48 where they end at owners */
+  check_tiles(eight, 8, 1, 48);
+  check_tiles(short_middle, 3, 0, 2 + 2);
+  check_tiles(short_middle, 3, 1, 2 + 1 + 2);
+  check_tiles(short_all, 3, 0, 2);
+  check_tiles(one, 1, 0, 1);
 }
 
 static void test_refusals(void **state) {
@@ -217,7 +321,8 @@ static void test_bench_names(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_way_in), cmocka_unit_test(test_way_out),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_way_in),   cmocka_unit_test(test_carried),
+                                     cmocka_unit_test(test_way_out),  cmocka_unit_test(test_tiles),
                                      cmocka_unit_test(test_refusals), cmocka_unit_test(test_bench_names)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

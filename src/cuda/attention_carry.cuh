@@ -1,0 +1,82 @@
+/* What the attention's CTAs carry beside it: one thread a CTA, with two items under way in the copy engine. */
+#ifndef DT_CUDA_ATTENTION_CARRY_CUH
+#define DT_CUDA_ATTENTION_CARRY_CUH
+
+#include "cuda/attention_pipeline.cuh"
+#include "cuda/words.cuh"
+
+/* Not SHARED_DEAD: only what the loader and the consumers share ends them together. Who waits for a head sees the error. */
+DT_DEVICE void dt_carry_fail(const dt_attention_kernel &a) {
+  atomicCAS(&a.header->error, 0u, (uint32_t)DT_ATTENTION_ERROR_CARRY);
+}
+
+/* Until the ranks have met: pairs with the release of the gate by the kernel that waited for them. False: given up. */
+DT_DEVICE bool dt_carry_gate(const dt_attention_kernel &a) {
+  const uint32_t start = dt_time_us();
+  while ((int32_t)(dt_acquire_sys(a.carry.gate) - *a.carry.gate_target) < 0) {
+    if (*(volatile uint32_t *)&a.header->error != 0) return false;
+    if (dt_time_us() - start > a.timeout_us) dt_carry_fail(a);
+  }
+  return true;
+}
+
+/* An item without rows only says that it is done. */
+template <class C>
+DT_DEVICE void dt_carry_load(const dt_attention_kernel &a, uint32_t shared, uint32_t item, uint32_t stage) {
+  const dt_attention_carried &c = a.carry.items[item];
+  const uint32_t full = dt_attention_barriers<C>::carry_full(shared, stage);
+  if (c.from < 0) return dt_barrier_arrive(full);
+  dt_barrier_expect(full, DT_ATTENTION_CARRY_BYTES);
+  dt_tensor_load_3d(shared + C::SHARED_CARRY + stage * DT_ATTENTION_CARRY_BYTES, &a.carry.from[c.from], 0, c.from_head,
+                    c.from_row, full);
+}
+
+/* What is being loaded comes soon, whatever else fails; the copy engine must not write into a CTA that has ended. */
+template <class C>
+DT_DEVICE bool dt_carry_loaded(const dt_attention_kernel &a, uint32_t shared, uint32_t stage, uint32_t parity) {
+  const uint32_t full = dt_attention_barriers<C>::carry_full(shared, stage), start = dt_time_us();
+  while (!dt_barrier_try(full, parity))
+    if (dt_time_us() - start > a.timeout_us) {
+      dt_carry_fail(a);
+      return false;
+    }
+  return true;
+}
+
+DT_DEVICE void dt_carry_store(const dt_attention_kernel &a, const dt_attention_carried &c, uint32_t from) {
+  if (c.from < 0) return;
+  dt_tensor_store_3d(&a.carry.to[c.to], 0, c.to_head, c.to_row, from);
+  dt_bulk_commit();
+  dt_bulk_wait_all();
+}
+
+/* After its rows are written. Release: pairs with the acquire in dt_attention_arrived. */
+DT_DEVICE void dt_carry_publish(const dt_attention_kernel &a, const dt_attention_carried &c) {
+  uint32_t *word = a.carry.arrived[c.rank] + c.word;
+  dt_fence_async_global();
+  for (uint32_t i = 0; i < c.words; i++) dt_add_release_sys(word + i, c.weight);
+}
+
+/* Every store is waited for before the next, so that no more is under way than the link takes without holding up the
+ * operands' loads (docs/model.md: Q). */
+template <class C> DT_DEVICE void dt_attention_carry_run(const dt_attention_kernel &a, uint32_t shared) {
+  const uint32_t count = (uint32_t)a.carry.count;
+  uint32_t stage = 0, phases = 0, item = atomicAdd(a.carry.ticket, 1u);
+  bool good = true, met = false;
+  if (item < count) dt_carry_load<C>(a, shared, item, 0);
+  while (item < count) {
+    const uint32_t next = good ? atomicAdd(a.carry.ticket, 1u) : count;
+    if (next < count) dt_carry_load<C>(a, shared, next, stage ^ 1);
+    good = dt_carry_loaded<C>(a, shared, stage, phases >> stage & 1) && good;
+    phases ^= 1u << stage;
+    if (good && !met) good = met = dt_carry_gate(a);
+    if (good) {
+      dt_carry_store(a, a.carry.items[item], shared + C::SHARED_CARRY + stage * DT_ATTENTION_CARRY_BYTES);
+      dt_carry_publish(a, a.carry.items[item]);
+    }
+    stage ^= 1;
+    item = next;
+  }
+}
+
+#endif
