@@ -64,9 +64,10 @@ static dt_status measure_extras(void *context, int quick, dt_platform *platform)
   int32_t rounds = quick ? DT_EXTRA_QUICK_ROUNDS : DT_EXTRA_ROUNDS;
   dt_status status = dt_extras_stores(device->probe, rounds, platform);
   if (!status) status = dt_extras_copies(device->probe, rounds, platform);
-  if (!status && quick) return dt_platform_add_note(platform, "matrix products were not measured: quick");
+  if (!status && quick) return dt_platform_add_note(platform, "matrix products and attention were not measured: quick");
   if (!status) status = dt_extras_compute(device->probe, rounds, platform);
-  return status ? status : dt_extras_engine(device->probe, rounds, platform);
+  if (!status) status = dt_extras_engine(device->probe, rounds, platform);
+  return status ? status : dt_extras_attention(device->probe, rounds, platform);
 }
 
 static void close_device(void *context) {

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/random.h"
+#include "cuda/driver.h"
 #include "model/bootstrap.h"
 
 dt_status dt_extras_constant(dt_platform *platform, const char *name, const double *samples, size_t count,
@@ -50,6 +52,27 @@ dt_status dt_extras_table_finish(dt_extras_table *table, dt_status status, dt_pl
   }
   free(table);
   return status;
+}
+
+dt_status dt_extras_fill(void *matrix, int64_t elements) {
+  enum { BLOCK = 1 << 20 };
+  uint16_t *block = malloc(BLOCK * sizeof *block);
+  if (!block) return dt_fail(DT_ERR_MEMORY, "matrix: %d elements", BLOCK);
+  dt_random random = {43};
+  for (size_t i = 0; i < BLOCK; i++) {
+    float value = (float)(2.0 * dt_random_unit(&random) - 1.0);
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    block[i] = (uint16_t)(bits >> 16);
+  }
+  const size_t bytes = (size_t)elements * sizeof *block;
+  size_t filled = BLOCK * sizeof *block < bytes ? BLOCK * sizeof *block : bytes;
+  cudaError_t error = cudaMemcpy(matrix, block, filled, cudaMemcpyHostToDevice);
+  free(block);
+  for (; filled < bytes && error == cudaSuccess; filled *= 2)
+    error = cudaMemcpy((char *)matrix + filled, matrix, filled <= bytes - filled ? filled : bytes - filled,
+                       cudaMemcpyDeviceToDevice);
+  return dt_cuda_check(error, "matrix");
 }
 
 void *dt_extras_library(const char *const *names, size_t count) {

@@ -12,15 +12,19 @@ enum { DT_EXTRA_ROUNDS = 20, DT_EXTRA_QUICK_ROUNDS = 8 };
 dt_status dt_extras_stores(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
 /* Device memory, copy engine, NCCL (if libnccl can be loaded). */
 dt_status dt_extras_copies(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
-/* Matrix products by cuBLAS, if it can be loaded: the library that the tile engine is held against, and a stand-in for
- * attention, marked so. */
+/* Matrix products by cuBLAS, if it can be loaded: the library that the tile engine is held against. */
 dt_status dt_extras_compute(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
 /* The tile engine: its rates on the same shapes, a tile's time by K, the price of reading weights again. */
 dt_status dt_extras_engine(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
+/* The attention kernel: a multiprocessor's time for a tile of keys. */
+dt_status dt_extras_attention(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
 
 /* Rows, n, k, experts of the products that both time. */
 enum { DT_EXTRA_SHAPES = 10, DT_EXTRA_EXPERTS = 64 };
 extern const int64_t dt_extra_shapes[DT_EXTRA_SHAPES][4];
+
+/* Random bf16 values in device memory, a block of them again and again: products of zeros run too fast. */
+dt_status dt_extras_fill(void *matrix, int64_t elements);
 
 /* A constant from its samples: the median, and the bootstrap interval of the median. */
 dt_status dt_extras_constant(dt_platform *platform, const char *name, const double *samples, size_t count,

@@ -2,11 +2,9 @@
  */
 #include <draintile/gemm.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
-#include "core/random.h"
 #include "cuda/driver.h"
 #include "extras.h"
 
@@ -24,27 +22,6 @@ typedef struct engine {
   int32_t *counts;
   int64_t elements[3]; /* of a, b, out */
 } engine;
-
-/* Random values, the first block written by the host and doubled on the device. */
-static dt_status fill(void *matrix, int64_t elements) {
-  enum { BLOCK = 1 << 20 };
-  uint16_t *block = malloc(BLOCK * sizeof *block);
-  if (!block) return dt_fail(DT_ERR_MEMORY, "matrix: %d elements", BLOCK);
-  dt_random random = {43};
-  for (size_t i = 0; i < BLOCK; i++) {
-    float value = (float)(2.0 * dt_random_unit(&random) - 1.0);
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    block[i] = (uint16_t)(bits >> 16);
-  }
-  size_t filled = BLOCK * sizeof *block, bytes = (size_t)elements * sizeof *block;
-  cudaError_t error = cudaMemcpy(matrix, block, filled, cudaMemcpyHostToDevice);
-  free(block);
-  for (; filled < bytes && error == cudaSuccess; filled *= 2)
-    error = cudaMemcpy((char *)matrix + filled, matrix, filled <= bytes - filled ? filled : bytes - filled,
-                       cudaMemcpyDeviceToDevice);
-  return dt_cuda_check(error, "matrix");
-}
 
 /* One grouped product, experts of equal size. A short spin before it lets the host get ahead. */
 static dt_status run(const engine *e, int64_t rows, int64_t n, int64_t k, int32_t experts, int32_t raster_bands,
@@ -202,8 +179,8 @@ dt_status dt_extras_engine(dt_cuda_probe *probe, int32_t rounds, dt_platform *pl
   engine e = {.stream = probe->streams[0]};
   dt_status status = dt_cuda_check(cudaSetDevice(0), "device");
   if (!status) status = allocate(&e);
-  if (!status) status = fill(e.a, e.elements[0]);
-  if (!status) status = fill(e.b, e.elements[1]);
+  if (!status) status = dt_extras_fill(e.a, e.elements[0]);
+  if (!status) status = dt_extras_fill(e.b, e.elements[1]);
   if (!status) status = rate_table(&e, rounds, platform);
   if (!status) status = tile_table(&e, rounds, platform);
   if (!status) status = raster_table(&e, rounds, platform);
