@@ -33,8 +33,8 @@ typedef struct dt_cuda_moe_weights {
   const float *gate_bias, *up_bias, *down_bias; /* [experts_per_rank][intermediate or hidden]; NULL: none */
 } dt_cuda_moe_weights;
 
-/* Ranks must agree on every field but head, send_sms, ahead, sms, timestamps and timeout_s; of activation_alpha
- * and activation_limit that is not checked. */
+/* Ranks must agree on every field but consumers, segment_bands, head, send_sms, ahead, sms, timestamps and timeout_s;
+ * of activation_alpha and activation_limit that is not checked. */
 typedef struct dt_cuda_moe_config {
   size_t size;                  /* sizeof, set by dt_cuda_moe_config_init */
   dt_comm *comm;                /* fabric `cuda`, of 1 to 8 ranks; outlives the layer */
@@ -44,10 +44,13 @@ typedef struct dt_cuda_moe_config {
   int64_t max_rows;   /* rows a rank can receive; 0: ranks*max_tokens*min(top_k, experts_per_rank) */
   dt_activation activation;
   float activation_alpha, activation_limit; /* of swiglu_clamped */
-  dt_schedule schedule;                     /* serial, direct, wave, interleave or alternate */
+  dt_schedule schedule;                     /* serial, signal, direct, wave, interleave or alternate */
   /* raster_bands: even; group_tasks: of clusters; wave_experts: of wave alone; 0: the schedule's default */
   int32_t raster_bands, group_tasks, lead, wave_experts;
-  int32_t dedup;    /* 1: a token crosses once to each rank that wants it */
+  int32_t consumers;     /* signal: multiprocessors that put rows beside the tiles, even, up to 64; 0: 16, or a quarter
+                            of what this rank has */
+  int32_t segment_bands; /* signal: bands of an owner's rows that travel together; 0: 1 */
+  int32_t dedup;         /* 1: a token crosses once to each rank that wants it */
   int32_t head;     /* 1024ths of the dispatch's copies that its kernel makes, the rest being made beside the tiles by
                        warps that would idle; 0: 256, with dedup 384, -1: none; serial: all */
   int32_t send_sms; /* dedup: multiprocessors of the dispatch kernel, even, beside which tiles start; 0: 32; serial:
@@ -71,8 +74,9 @@ dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe
 void dt_cuda_moe_destroy(dt_cuda_moe *moe);
 
 /* Collective, between forwards: another schedule for the following ones. Only schedule, raster_bands, group_tasks,
- * lead, wave_experts, dedup, head, send_sms and ahead of config are read. dedup only in a layer that was created with
- * it. Errors as dt_cuda_moe_create; where config itself is refused the layer goes on as it was. */
+ * lead, wave_experts, consumers, segment_bands, dedup, head, send_sms and ahead of config are read. dedup only in a
+ * layer that was created with it. Errors as dt_cuda_moe_create; where config itself is refused the layer goes on as it
+ * was. */
 dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *moe, const dt_cuda_moe_config *config);
 
 /* Device memory, 16-byte aligned. */

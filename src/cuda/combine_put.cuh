@@ -4,6 +4,7 @@
 #define DT_CUDA_COMBINE_PUT_CUH
 
 #include "cuda/ptx.cuh"
+#include "cuda/words.cuh"
 
 enum {
   DT_PUT_STAGES = 6,
@@ -57,6 +58,29 @@ DT_DEVICE void dt_put_rows(dt_put &put, uint8_t *to, const uint8_t *from, int64_
     dt_bulk_load(put.shared + stage * DT_PUT_PIECE_BYTES, from + at, size, barrier);
     put.loaded++;
   }
+}
+
+/* Of a consumer: chunks index, index + step, ... before `count`, in order; with WaitReady each when its bands are
+ * stored. One thread; returns when all it loaded is on its way out. `Owner` has overloads of what is called here: a
+ * chunk, whether its bands are stored, the wait for them, its dt_put_rows, whether anybody failed. */
+template <bool WaitReady, class Owner>
+DT_DEVICE void dt_put_chunks(dt_put &put, const Owner &owner, int32_t index, int32_t step, int32_t count) {
+  int32_t known_band = -1, known_bands = 0; /* waited for before */
+  for (int32_t i = index; i < count && !put.expired && !dt_chunks_failed(owner); i += step) {
+    const auto chunk = dt_chunk_at(owner, i);
+    if (WaitReady && (chunk.first_band != known_band || chunk.bands != known_bands)) {
+      known_band = chunk.first_band;
+      known_bands = chunk.bands;
+      if (!dt_chunk_ready(owner, chunk)) {
+        dt_put_drain(put);
+        dt_chunk_await(owner, chunk);
+        if (dt_chunks_failed(owner)) break;
+      }
+      dt_fence_async_global();
+    }
+    dt_chunk_put(owner, put, chunk);
+  }
+  dt_put_drain(put);
 }
 
 #endif

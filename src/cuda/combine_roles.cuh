@@ -43,7 +43,7 @@ DT_DEVICE void dt_combine_close(const dt_combine_params &p) {
 }
 
 /* Until all tiles of the chunk's bands are stored. One thread. Acquire: pairs with the GEMM's release of each tile. */
-DT_DEVICE void dt_combine_await_bands(const dt_combine_params &p, const dt_combine_chunk &chunk) {
+DT_DEVICE void dt_chunk_await(const dt_combine_params &p, const dt_combine_chunk &chunk) {
   const uint32_t start = dt_time_us();
   for (int32_t band = chunk.first_band; band < chunk.first_band + chunk.bands; band++) {
     const uint32_t target = (uint32_t)p.tables.band_rows[band] * p.band_parts;
@@ -57,11 +57,23 @@ DT_DEVICE void dt_combine_await_bands(const dt_combine_params &p, const dt_combi
 }
 
 /* Whether they are already. */
-DT_DEVICE bool dt_combine_bands_ready(const dt_combine_params &p, const dt_combine_chunk &chunk) {
+DT_DEVICE bool dt_chunk_ready(const dt_combine_params &p, const dt_combine_chunk &chunk) {
   for (int32_t band = chunk.first_band; band < chunk.first_band + chunk.bands; band++)
     if (dt_acquire_gpu(p.ready + p.tables.band_slot[band]) < (uint32_t)p.tables.band_rows[band] * p.band_parts)
       return false;
   return true;
+}
+
+/* For dt_put_chunks. */
+DT_DEVICE bool dt_chunks_failed(const dt_combine_params &p) {
+  return dt_combine_failed(p);
+}
+DT_DEVICE dt_combine_chunk dt_chunk_at(const dt_combine_params &p, int32_t i) {
+  return p.tables.chunks[i];
+}
+DT_DEVICE void dt_chunk_put(const dt_combine_params &p, dt_put &put, const dt_combine_chunk &chunk) {
+  dt_put_rows(put, p.buffers[chunk.owner] + chunk.dst_row * p.row_bytes, p.staging + (int64_t)chunk.row * p.row_bytes,
+              chunk.rows * p.row_bytes);
 }
 
 /* Consumer `index` of `consumers`: chunks go round them in order. The last to end closes the epoch. Whole block; one
@@ -76,23 +88,7 @@ DT_DEVICE void dt_combine_consume(const dt_combine_params &p, int32_t index, int
     const int32_t chunks = p.tables.sizes->chunks;
     dt_put put = {shared, 0, 0, p.timeout_us, false};
     dt_fence_async_global(); /* what the kernels before wrote is read through the asynchronous proxy */
-    int32_t known_band = -1, known_bands = 0; /* waited for before */
-    for (int32_t i = index; i < chunks && !put.expired && !dt_combine_failed(p); i += consumers) {
-      const dt_combine_chunk chunk = p.tables.chunks[i];
-      if (WaitReady && (chunk.first_band != known_band || chunk.bands != known_bands)) {
-        known_band = chunk.first_band;
-        known_bands = chunk.bands;
-        if (!dt_combine_bands_ready(p, chunk)) {
-          dt_put_drain(put);
-          dt_combine_await_bands(p, chunk);
-          if (dt_combine_failed(p)) break;
-        }
-        dt_fence_async_global();
-      }
-      dt_put_rows(put, p.buffers[chunk.owner] + chunk.dst_row * p.row_bytes,
-                  p.staging + (int64_t)chunk.row * p.row_bytes, chunk.rows * p.row_bytes);
-    }
-    dt_put_drain(put);
+    dt_put_chunks<WaitReady>(put, p, index, consumers, chunks);
     dt_bulk_wait_all();
     if (put.expired) dt_combine_fail(p, DT_COMBINE_ERROR_COPY, index, put.loaded, put.sent);
     /* This block's stores to all peers, before the block that closes sees the count. */

@@ -90,10 +90,13 @@ DT_DEVICE void dt_publish_sent(const dt_tile_layer &layer, uint32_t share) {
   if (dt_add_acq_rel(&layer.state->passed, share) + share == layer.state->passed_target) dt_tell_sent(layer);
 }
 
-/* Publishes a stored tile of L1. One thread. */
+/* Publishes a stored tile: of L1 to the loaders of L2, of L2 to consumers, if there are any (layer_consume.cuh). One
+ * thread. */
 DT_DEVICE void dt_release_tile(const dt_tile_layer &layer, int32_t band, const dt_tile &tile, uint32_t rank) {
-  if (dt_tile_phase<true>(tile.shape) == DT_TASK_L1 && dt_tile_column<true>(tile.shape) < layer.l1_columns)
-    dt_release_add(layer.act_ready + band + (tile.shares_rows ? 0 : rank), (uint32_t)dt_tile_rows(tile.shape));
+  const bool l1 = dt_tile_phase<true>(tile.shape) == DT_TASK_L1;
+  uint32_t *counters = l1 ? layer.act_ready : layer.stored;
+  if (counters != NULL && dt_tile_column<true>(tile.shape) < (l1 ? layer.l1_columns : layer.gemm.columns))
+    dt_release_add(counters + band + (tile.shares_rows ? 0 : rank), (uint32_t)dt_tile_rows(tile.shape));
 }
 
 #endif

@@ -37,13 +37,22 @@ static dt_status planned(dt_cuda_moe *m, cudaError_t error, const char *what, dt
   return status || !m->graph.recording ? status : dt_cuda_moe_graph_note(node, stream);
 }
 
-/* L1 and L2. staged: rows of other ranks stay here. local: all do, in the own combine buffer. */
+/* Whether the whole dispatch comes before the tiles, and all puts behind them: serial. */
+static int in_turn(const dt_cuda_moe *m) {
+  return m->plan.staged && !m->consumers;
+}
+
+/* L1 and L2. staged: rows of other ranks stay here, for the consumers if there are any. local: all do, in the own
+ * combine buffer. */
 static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_t stream) {
   dt_tile_layer layer = m->layer;
   const int32_t rank = m->plan.rank;
   layer.signals = !staged && !local;
   layer.waits = !local;
-  layer.beside = layer.dedup && !staged && !local && !layer.crowded;
+  const int ctas = m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER, consumers = local ? 0 : m->consumers;
+  layer.tile_ctas = ctas - consumers;
+  layer.stored = consumers ? m->plan.stored : NULL;
+  layer.beside = layer.dedup && !in_turn(m) && !local && !layer.crowded;
   /* What a rank computes may be more rows than it has slots; 16 rows are stored from each row below. */
   layer.local_rows = !local ? 0 : m->combine_rows > 16 ? (int32_t)m->combine_rows - 15 : 1;
   if (staged) {
@@ -59,7 +68,6 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
       layer.gemm.owner_rows[r] = layer.buffers[r];
     }
   }
-  const int ctas = m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER;
   if (m->recorder) {
     const dt_stamped_layer stamped = {.layer = layer, .stamps = m->recorder->stamps};
     return dt_cuda_check(dt_stamped_layer_launch(&stamped, ctas, stream), "tiles");
@@ -80,7 +88,7 @@ static dt_status launch_plan(dt_cuda_moe *m, int head, cudaStream_t stream) {
 /* Of the dispatch's pieces, what its kernel copies; warps beside the tiles copy the rest. Measured: docs/notes/moe.md.
  */
 static int head_of(const dt_cuda_moe *m) {
-  if (m->plan.staged) return 1024;
+  if (in_turn(m)) return 1024;
   return m->config.head < 0 ? 0 : m->config.head > 0 ? m->config.head : m->config.dedup ? HEAD_DEDUP : HEAD;
 }
 
@@ -100,11 +108,11 @@ dt_status dt_cuda_moe_queue(dt_cuda_moe *m, const dt_cuda_moe_input *input, cuda
   dt_status status = dt_cuda_moe_mark(m, DT_MARK_BEGIN, stream);
   if (!status) status = launch_plan(m, head_of(m), stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_PLANNED, stream);
-  if (!status) status = launch_dispatch(m, m->plan.staged, stream);
+  if (!status) status = launch_dispatch(m, in_turn(m), stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_DISPATCHED, stream);
   if (!status) status = launch_tiles(m, m->plan.staged, 0, stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_TILED, stream);
-  if (!status && m->plan.staged) {
+  if (!status && in_turn(m)) {
     status = dt_cuda_check(dt_layer_put_launch(layer, m->plan.put_blocks, stream), "put");
     if (!status) status = dt_cuda_moe_mark(m, DT_MARK_PUT, stream);
   }
@@ -142,7 +150,7 @@ dt_status dt_cuda_moe_run_part(dt_cuda_moe *m, dt_cuda_moe_part part, const dt_c
     status = launch_plan(m, 1024, stream);
     return status ? status : launch_dispatch(m, 1, stream);
   case DT_CUDA_MOE_COMBINE:
-    return dt_cuda_check(dt_layer_put_launch(&m->layer, m->plan.put_blocks, stream), "put");
+    return dt_cuda_check(dt_layer_put_launch(&m->layer, m->sms, stream), "put");
   case DT_CUDA_MOE_REDUCE:
     return dt_cuda_check(dt_layer_reduce_launch(&m->layer, m->sms, stream), "reduction");
   default:

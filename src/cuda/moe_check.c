@@ -42,6 +42,11 @@ dt_status dt_cuda_moe_check(dt_cuda_moe *m, void *stream) {
                    s.expected, s.seen);
   case DT_LAYER_ERROR_PLAN:
     return dt_fail(DT_ERR_TIMEOUT, "rank %d, epoch %u, tiles: the table did not come", rank, s.epoch);
+  case DT_LAYER_ERROR_STORED:
+    return dt_fail(DT_ERR_TIMEOUT, "rank %d, epoch %u, put: L2 of band %d: %u expected, %u seen", rank, s.epoch,
+                   s.index, s.expected, s.seen);
+  case DT_LAYER_ERROR_COPY:
+    return dt_fail(DT_ERR_TIMEOUT, "rank %d, epoch %u: a copy of consumer %d did not end", rank, s.epoch, s.index);
   case DT_LAYER_ERROR_PEER:
     return dt_fail(DT_ERR_PEER, "rank %d, epoch %u: rank %d gave up", rank, s.epoch, s.index);
   case DT_LAYER_ERROR_PIPE + DT_TILE_ERROR_FULL:

@@ -5,7 +5,7 @@
 #include "driver.h"
 #include "moe_handle.h"
 
-enum { EXPERTS_MAX = 2000 };
+enum { EXPERTS_MAX = 2000, CONSUMERS = 16, CONSUMERS_MAX = 64 };
 
 void dt_cuda_moe_config_init(dt_cuda_moe_config *config) {
   *config = (dt_cuda_moe_config){.size = sizeof *config, .schedule = DT_SCHEDULE_DIRECT};
@@ -13,10 +13,14 @@ void dt_cuda_moe_config_init(dt_cuda_moe_config *config) {
 
 static dt_status check_schedule(const dt_cuda_moe_config *c) {
   const dt_schedule s = c->schedule;
-  if (s != DT_SCHEDULE_SERIAL && s != DT_SCHEDULE_DIRECT && s != DT_SCHEDULE_WAVE && s != DT_SCHEDULE_INTERLEAVE &&
-      s != DT_SCHEDULE_ALTERNATE)
-    return dt_fail(DT_ERR_UNSUPPORTED, "schedule: %s; serial, direct, wave, interleave or alternate on GPUs",
+  if (s != DT_SCHEDULE_SERIAL && s != DT_SCHEDULE_SIGNAL && s != DT_SCHEDULE_DIRECT && s != DT_SCHEDULE_WAVE &&
+      s != DT_SCHEDULE_INTERLEAVE && s != DT_SCHEDULE_ALTERNATE)
+    return dt_fail(DT_ERR_UNSUPPORTED, "schedule: %s; serial, signal, direct, wave, interleave or alternate on GPUs",
                    dt_schedule_name(s));
+  if (c->consumers < 0 || c->consumers > CONSUMERS_MAX || c->consumers % 2 != 0)
+    return dt_fail(DT_ERR_ARGUMENT, "consumers: %d; an even number up to %d, or 0, allowed", c->consumers,
+                   CONSUMERS_MAX);
+  if (c->segment_bands < 0) return dt_fail(DT_ERR_ARGUMENT, "segment_bands: %d; 0 or more allowed", c->segment_bands);
   if (c->raster_bands < 0 || c->raster_bands % 2 != 0 || c->raster_bands > 1 << 16)
     return dt_fail(DT_ERR_ARGUMENT, "raster_bands: %d; an even number up to 65536, or 0, allowed", c->raster_bands);
   if (c->group_tasks < 0) return dt_fail(DT_ERR_ARGUMENT, "group_tasks: %d; 0 or more allowed", c->group_tasks);
@@ -101,18 +105,37 @@ dt_status dt_cuda_moe_agree(const dt_cuda_moe_config *c) {
   return dt_comm_agree(c->comm, fields, sizeof fields / sizeof *fields);
 }
 
+/* signal's: a quarter of few multiprocessors, rather than so many that little is left for tiles. */
+static int consumers_of(const dt_cuda_moe *m, const dt_cuda_moe_config *c) {
+  const int most = m->sms / (4 * DT_TILE_CLUSTER) * DT_TILE_CLUSTER;
+  if (c->schedule != DT_SCHEDULE_SIGNAL) return 0;
+  if (c->consumers) return c->consumers;
+  return CONSUMERS < most ? CONSUMERS : most < DT_TILE_CLUSTER ? DT_TILE_CLUSTER : most;
+}
+
+dt_status dt_cuda_moe_check_consumers(const dt_cuda_moe *m, const dt_cuda_moe_config *c) {
+  const int consumers = consumers_of(m, c);
+  if (consumers > m->sms - DT_TILE_CLUSTER)
+    return dt_fail(DT_ERR_ARGUMENT, "consumers: %d; tiles need %d of %d multiprocessors", consumers, DT_TILE_CLUSTER,
+                   m->sms);
+  return DT_OK;
+}
+
 /* What a schedule is to the plan. A wave of workers is a task a cluster. */
 void dt_cuda_moe_fill_schedule(dt_cuda_moe *m) {
   const dt_cuda_moe_config *c = &m->config;
   dt_moe_plan *p = &m->plan;
-  const int32_t wave = m->sms / DT_TILE_CLUSTER;
-  p->raster_bands = c->raster_bands ? c->raster_bands : 16;
+  m->consumers = consumers_of(m, c);
+  const int32_t wave = (m->sms - m->consumers) / DT_TILE_CLUSTER;
+  /* signal: units of few bands are complete, and can be put, a few at a time. */
+  p->raster_bands = c->raster_bands ? c->raster_bands : m->consumers ? 4 : 16;
+  p->segment_bands = c->segment_bands ? c->segment_bands : 1;
   p->lead = c->lead ? c->lead : 1;
   p->group_tasks = c->group_tasks ? c->group_tasks : 2 * wave;
   p->wave_experts = 0;
   p->alternate = c->schedule == DT_SCHEDULE_ALTERNATE;
-  p->staged = c->schedule == DT_SCHEDULE_SERIAL;
-  p->put_blocks = m->sms;
+  p->staged = c->schedule == DT_SCHEDULE_SERIAL || m->consumers;
+  p->put_blocks = m->consumers ? m->consumers : m->sms;
   p->dedup = m->layer.dedup = c->dedup;
   p->ahead = c->ahead;
   p->clusters = wave;
@@ -121,7 +144,7 @@ void dt_cuda_moe_fill_schedule(dt_cuda_moe *m) {
     p->wave_experts = c->wave_experts;
     if (!c->group_tasks) p->group_tasks = 6 * wave;
   }
-  if (c->schedule == DT_SCHEDULE_SERIAL || c->schedule == DT_SCHEDULE_DIRECT) p->lead = DT_MOE_LEAD_ALL;
+  if (p->staged || c->schedule == DT_SCHEDULE_DIRECT) p->lead = DT_MOE_LEAD_ALL;
 }
 
 /* Without dedup nobody clears the words of the next layer, so what is there may be of any layer before. Every rank does
@@ -137,6 +160,7 @@ static dt_status clear_sources(dt_cuda_moe *m) {
 
 dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *m, const dt_cuda_moe_config *config) {
   dt_status status = check_schedule(config);
+  if (!status) status = dt_cuda_moe_check_consumers(m, config);
   if (!status && config->dedup && !m->dedups)
     status = dt_fail(DT_ERR_ARGUMENT, "dedup: %d; 0 allowed in a layer that was created without", config->dedup);
   if (!status && config->dedup && !m->config.dedup) status = clear_sources(m);
@@ -146,6 +170,8 @@ dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *m, const dt_cuda_moe_config *con
   merged.group_tasks = config->group_tasks;
   merged.lead = config->lead;
   merged.wave_experts = config->wave_experts;
+  merged.consumers = config->consumers;
+  merged.segment_bands = config->segment_bands;
   merged.dedup = config->dedup;
   merged.head = config->head;
   merged.send_sms = config->send_sms;

@@ -106,6 +106,7 @@ static void fill_pointers(dt_cuda_moe *m) {
   l->l1_columns = (int32_t)c->intermediate;
   l->l1_k_blocks = (int32_t)((c->hidden + DT_TILE_K - 1) / DT_TILE_K);
   l->l1_tiles = (uint32_t)p->columns_1;
+  l->l2_tiles = (uint32_t)p->columns_2;
   l->gate_bias = m->weights.gate_bias;
   l->up_bias = m->weights.up_bias;
   l->down_bias = m->weights.down_bias;
@@ -170,6 +171,7 @@ dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe
     status = check_device(m);
   }
   if (!status) status = share_device(m);
+  if (!status) status = dt_cuda_moe_check_consumers(m, config);
   if (!status) status = dt_cuda_moe_make_memory(m);
   if (status) /* the peers wait in make_windows */
     dt_comm_abort(config->comm, status, dt_error_detail());

@@ -35,8 +35,9 @@ struct dt_cuda_moe {
   dt_cuda_moe_config config;
   dt_cuda_moe_weights weights;
   int device, sms;
-  int dedups;   /* it was created with dedup, and may do without */
-  int forwards; /* there is a plan that parts may use */
+  int consumers; /* multiprocessors of them that put, beside the tiles: signal's, else 0 */
+  int dedups;    /* it was created with dedup, and may do without */
+  int forwards;  /* there is a plan that parts may use */
   int64_t combine_rows;
   dt_window *rows, *buffer, *control;
   dt_window *tokens; /* of other ranks, with dedup; NULL: one rank */
@@ -60,6 +61,8 @@ dt_status dt_cuda_moe_check_config(const dt_cuda_moe_config *config);
 dt_status dt_cuda_moe_check_weights(const dt_cuda_moe_weights *weights);
 dt_status dt_cuda_moe_agree(const dt_cuda_moe_config *config);
 void dt_cuda_moe_fill_schedule(dt_cuda_moe *moe);
+/* Whether a schedule leaves its tiles some of the multiprocessors that this rank has. */
+dt_status dt_cuda_moe_check_consumers(const dt_cuda_moe *moe, const dt_cuda_moe_config *config);
 
 /* moe_memory.c: everything the layer holds, by the sizes of its plan. What was made is in the handle, after an error
  * too. */

@@ -23,11 +23,12 @@ typedef struct dt_moe_plan {
   int32_t columns_1, columns_2;            /* tiles across act and the output */
   int32_t raster_bands, piece_rows;        /* piece_rows divides a band */
   int32_t lead, group_tasks, wave_experts; /* lead: groups of L1 ahead of L2; DT_MOE_LEAD_ALL */
-  int32_t alternate, staged; /* staged: rows of other ranks stay here (owner 1 of row_target) until they are put */
-  int32_t crowded;           /* 1: other ranks on this device, whose kernels need room while this one's wait */
-  int32_t tiles_only;        /* the table again, for L1 and L2 without a dispatch */
-  int32_t head;              /* 1024ths of the dispatch pieces that the dispatch kernel copies */
-  int32_t put_blocks, bands_max;
+  int32_t alternate, staged;     /* staged: rows of other ranks stay here (owner 1 of row_target) until they are put */
+  int32_t crowded;               /* 1: other ranks on this device, whose kernels need room while this one's wait */
+  int32_t tiles_only;            /* the table again, for L1 and L2 without a dispatch */
+  int32_t head;                  /* 1024ths of the dispatch pieces that the dispatch kernel copies */
+  int32_t put_blocks, bands_max; /* put_blocks: signal: its consumers */
+  int32_t segment_bands;         /* signal: see dt_moe_put */
   int64_t rows_max;
   uint32_t timeout_us;
   int32_t *counts;                      /* [2][ranks][ranks*experts], in this rank's control window */
@@ -36,7 +37,7 @@ typedef struct dt_moe_plan {
   dt_layer_slot *peer_slot[DT_LAYER_RANKS];
   dt_layer_state *state;
   uint32_t *arrivals; /* own, [2][bands_max] */
-  uint32_t *act_ready;
+  uint32_t *act_ready, *stored;
   dt_tile_task *tasks;
   dt_layer_piece *pieces, *puts;
   uint64_t *row_target;
@@ -110,12 +111,18 @@ DT_PHASE int32_t dt_moe_combine_row(const dt_moe_plan *p, const dt_moe_scratch *
 DT_PHASE int32_t dt_moe_count(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t source, int32_t g) {
   return dt_moe_combine_row(p, s, source, g + 1) - dt_moe_combine_row(p, s, source, g);
 }
-/* Rows of owners before this rank in expert g at its rank. */
-DT_PHASE int32_t dt_moe_rows_before(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t at, int32_t g) {
+/* Rows of owners before `until` in expert g at its rank. */
+DT_PHASE int32_t dt_moe_rows_before(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t at, int32_t g,
+                                    int32_t until) {
   int32_t rows = 0;
-  for (int32_t k = 0, owner = dt_moe_rank_after(p, at, 0); owner != p->rank; owner = dt_moe_rank_after(p, at, ++k))
+  for (int32_t k = 0, owner = dt_moe_rank_after(p, at, 0); owner != until; owner = dt_moe_rank_after(p, at, ++k))
     rows += dt_moe_count(p, s, owner, g);
   return rows;
+}
+/* Pieces of rows [before, before + rows) of an expert: cut where the expert's rows are multiples of piece_rows, so that
+ * each lies in one band. */
+DT_PHASE int32_t dt_moe_cells(const dt_moe_plan *p, int32_t before, int32_t rows) {
+  return rows == 0 ? 0 : (before + rows - 1) / p->piece_rows - before / p->piece_rows + 1;
 }
 DT_PHASE dt_run dt_moe_run(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
   const int32_t at = p->rank * (p->experts + 1) + expert;
@@ -181,12 +188,10 @@ DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const 
       s->l2[e] = dt_run_tasks(&run, p->columns_2);
     }
     const int32_t q = e * ranks + (r + ranks - 1 - p->rank) % ranks, sent = dt_moe_count(p, s, p->rank, i);
-    const int32_t before = dt_moe_rows_before(p, s, r, i);
-    if (!DT_MOE_DEDUPS(p))
-      s->piece[q] = sent == 0 ? 0 : (before + sent - 1) / p->piece_rows - before / p->piece_rows + 1;
-    const int32_t owned = dt_moe_count(p, s, r, p->rank * experts + e);
+    if (!DT_MOE_DEDUPS(p)) s->piece[q] = dt_moe_cells(p, dt_moe_rows_before(p, s, r, i, p->rank), sent);
+    const int32_t own = p->rank * experts + e, owned = dt_moe_count(p, s, r, own);
     s->owner_row[q] = owned;
-    s->put[q] = r == p->rank ? 0 : (owned + p->piece_rows - 1) / p->piece_rows;
+    s->put[q] = r == p->rank ? 0 : dt_moe_cells(p, dt_moe_rows_before(p, s, p->rank, own, r), owned);
   }
 }
 
@@ -363,9 +368,14 @@ DT_PHASE dt_layer_piece dt_moe_expand_piece(const dt_moe_plan *p, const dt_moe_s
   int32_t local;
   const dt_run run = dt_moe_l1_run(p, s, s->piece, s->early_piece, index, &local);
   const int32_t skip = local * p->expand_rows;
-  dt_layer_piece piece = {
-      run.slot * DT_TILE_M + skip, run.row + skip, dt_min32(run.rows - skip, p->expand_rows), p->rank,
-      run.slot + skip / DT_TILE_M, {0, 0, 0}};
+  dt_layer_piece piece = {run.slot * DT_TILE_M + skip,
+                          run.row + skip,
+                          dt_min32(run.rows - skip, p->expand_rows),
+                          p->rank,
+                          run.slot + skip / DT_TILE_M,
+                          0,
+                          0,
+                          0};
   return piece;
 }
 /* Dispatch piece `index`. */
@@ -373,7 +383,7 @@ DT_PHASE dt_layer_piece dt_moe_piece(const dt_moe_plan *p, const dt_moe_scratch 
   if (DT_MOE_DEDUPS(p)) return dt_moe_expand_piece(p, s, index);
   const int32_t q = dt_last_at_most(s->piece, p->ranks * p->experts, index);
   const int32_t e = q / p->ranks, r = dt_moe_rank_after(p, p->rank, q - e * p->ranks), g = r * p->experts + e;
-  const int32_t before = dt_moe_rows_before(p, s, r, g), end = before + dt_moe_count(p, s, p->rank, g);
+  const int32_t before = dt_moe_rows_before(p, s, r, g, p->rank), end = before + dt_moe_count(p, s, p->rank, g);
   const int32_t cell = before / p->piece_rows + index - s->piece[q];
   const int32_t low = dt_max32(before, cell * p->piece_rows), high = dt_min32(end, (cell + 1) * p->piece_rows);
   const int32_t at = r * (p->experts + 1) + e;
@@ -382,27 +392,41 @@ DT_PHASE dt_layer_piece dt_moe_piece(const dt_moe_plan *p, const dt_moe_scratch 
                           high - low,
                           r,
                           s->first_band[at] + low / DT_TILE_M,
-                          {0, 0, 0}};
+                          0,
+                          0,
+                          0};
   return piece;
 }
-/* Piece `index` to put. */
+/* Piece `index` to put, of a segment: a group's part of its first band, of its last, or of up to segment_bands bands
+ * between them. The pieces of segments in the plan's order: by their last band, then by row. */
 DT_PHASE dt_layer_piece dt_moe_put(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t index) {
   const int32_t q = dt_last_at_most(s->put, p->ranks * p->experts, index);
   const int32_t e = q / p->ranks, owner = dt_moe_rank_after(p, p->rank, q - e * p->ranks);
-  const int32_t skip = (index - s->put[q]) * p->piece_rows, rows = s->owner_row[q + 1] - s->owner_row[q];
-  dt_layer_piece piece = {s->owner_row[q] + skip,
-                          dt_moe_combine_row(p, s, owner, p->rank * p->experts + e) + skip,
-                          dt_min32(rows - skip, p->piece_rows),
+  const dt_run run = dt_moe_run(p, s, e);
+  const int32_t before = s->owner_row[q] - run.row, end = s->owner_row[q + 1] - run.row;
+  const int32_t cell = before / p->piece_rows + index - s->put[q];
+  const int32_t low = dt_max32(before, cell * p->piece_rows), high = dt_min32(end, (cell + 1) * p->piece_rows);
+  const int32_t first = before / DT_TILE_M, last = (end - 1) / DT_TILE_M;
+  int32_t band = low / DT_TILE_M, bands = 1;
+  if (band > first && band < last) {
+    band -= (band - first - 1) % p->segment_bands;
+    bands = dt_min32(p->segment_bands, last - band);
+  }
+  dt_layer_piece piece = {run.row + low,
+                          dt_moe_combine_row(p, s, owner, p->rank * p->experts + e) + low - before,
+                          high - low,
                           owner,
-                          -1,
-                          {0, 0, 0}};
+                          run.slot + band,
+                          bands,
+                          dt_min32(run.rows - band * DT_TILE_M, DT_TILE_M),
+                          0};
   return piece;
 }
 /* dedup: combine row c of this rank's tokens, of global expert g, is the row source_base[g] + c of the expert's rank,
  * counting whole bands. */
 DT_PHASE int32_t dt_moe_source_base(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t g) {
   const int32_t r = g / p->experts, e = g - r * p->experts;
-  return s->first_band[r * (p->experts + 1) + e] * DT_TILE_M + dt_moe_rows_before(p, s, r, g) -
+  return s->first_band[r * (p->experts + 1) + e] * DT_TILE_M + dt_moe_rows_before(p, s, r, g, p->rank) -
          dt_moe_combine_row(p, s, p->rank, g);
 }
 /* Where L2 stores row `row`. */

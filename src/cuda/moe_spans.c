@@ -37,7 +37,7 @@ dt_status dt_cuda_moe_mark(dt_cuda_moe *m, dt_cuda_moe_mark_at at, cudaStream_t 
 typedef struct dt_span_tables {
   dt_layer_state state;
   dt_tile_task *tasks;
-  dt_layer_piece *pieces;
+  dt_layer_piece *pieces, *puts;
   uint64_t *row_target;
 } dt_span_tables;
 
@@ -54,6 +54,7 @@ static dt_status read_tables(dt_cuda_moe *m, cudaStream_t stream, dt_span_tables
   if (t->state.error != DT_LAYER_OK) return dt_cuda_moe_check(m, stream);
   status = copy_table((void **)&t->tasks, m->plan.tasks, t->state.tasks * sizeof *t->tasks, stream);
   if (!status) status = copy_table((void **)&t->pieces, m->plan.pieces, t->state.pieces * sizeof *t->pieces, stream);
+  if (!status) status = copy_table((void **)&t->puts, m->plan.puts, t->state.puts * sizeof *t->puts, stream);
   if (!status)
     status =
         copy_table((void **)&t->row_target, m->plan.row_target, (size_t)t->state.rows * sizeof *t->row_target, stream);
@@ -61,7 +62,7 @@ static dt_status read_tables(dt_cuda_moe *m, cudaStream_t stream, dt_span_tables
 }
 
 static void free_tables(dt_span_tables *t) {
-  free(t->tasks), free(t->pieces), free(t->row_target);
+  free(t->tasks), free(t->pieces), free(t->puts), free(t->row_target);
 }
 
 static dt_status make_room(dt_cuda_moe *m) {
@@ -154,17 +155,19 @@ static void add_tile(dt_cuda_moe *m, const dt_span_tables *t, int32_t cta, int32
   add(m, span, DT_SPAN_STORE, dt_recorder_ns(r, cta, stamp->first), dt_recorder_ns(r, cta, stamp->done));
 }
 
+/* Of the dispatch, or to put. */
 static void add_piece(dt_cuda_moe *m, const dt_span_tables *t, const dt_stamp *stamp, dt_span *span, uint64_t begin,
                       uint64_t end) {
-  if (stamp->task >= t->state.pieces) return;
-  const dt_layer_piece *piece = &t->pieces[stamp->task];
+  const int put = stamp->kind == DT_STAMP_PUT;
+  if (stamp->task >= (put ? t->state.puts : t->state.pieces)) return;
+  const dt_layer_piece *piece = put ? &t->puts[stamp->task] : &t->pieces[stamp->task];
   span->index = (int32_t)stamp->task;
   span->rows = piece->rows;
   if (piece->peer != m->plan.rank) {
     span->peer = piece->peer;
     span->bytes = 2 * piece->rows * m->config.hidden;
   }
-  add(m, span, DT_SPAN_DISPATCH, begin, end);
+  add(m, span, put ? DT_SPAN_SEGMENT : DT_SPAN_DISPATCH, begin, end);
 }
 
 static void add_record(dt_cuda_moe *m, const dt_span_tables *t, int32_t cta, int32_t role, const dt_stamp *stamp) {
@@ -174,7 +177,7 @@ static void add_record(dt_cuda_moe *m, const dt_span_tables *t, int32_t cta, int
   const int32_t sm = (int32_t)r->cta[cta].sm;
   dt_span span = {.track = dt_device_track(sm, roles[role]), .index = -1, .column = -1, .peer = -1};
   const uint64_t begin = dt_recorder_ns(r, cta, stamp->begin), end = dt_recorder_ns(r, cta, stamp->end);
-  if (stamp->kind == DT_STAMP_PIECE) {
+  if (stamp->kind == DT_STAMP_PIECE || stamp->kind == DT_STAMP_PUT) {
     add_piece(m, t, stamp, &span, begin, end);
     return;
   }

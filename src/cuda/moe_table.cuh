@@ -77,7 +77,7 @@ DT_DEVICE void dt_write_table(const dt_moe_plan &p, const dt_moe_scratch &s, int
     to[1] = ((const uint4 *)&task)[1];
   }
   const int32_t bands = s.first_band[p.rank * (p.experts + 1) + p.experts];
-  for (int32_t i = thread; i < bands; i += threads) p.act_ready[i] = 0;
+  for (int32_t i = thread; i < bands; i += threads) p.act_ready[i] = p.stored[i] = 0;
   if (p.tiles_only) return;
   uint32_t *next_bank = p.arrivals + (int64_t)((p.state->epoch & 1) ^ 1) * p.bands_max;
   for (int32_t i = thread; i < p.bands_max; i += threads) next_bank[i] = 0;

@@ -142,12 +142,18 @@ DT_DEVICE void dt_stamp_end(uint32_t shared) {
   dt_store_shared_word(state + DT_STAMP_NOW + DT_STAMP_END, dt_clock());
   dt_stamp_write(state, state + DT_STAMP_NOW);
 }
-/* A piece of the dispatch begins. */
-DT_DEVICE void dt_stamp_piece(uint32_t shared, uint32_t piece, int32_t band, int32_t rows) {
+/* A piece begins, of the dispatch or to put. */
+DT_DEVICE void dt_stamp_copy(uint32_t shared, uint32_t kind, uint32_t piece, int32_t band, int32_t rows) {
   const uint32_t state = dt_stamp_state(shared);
   if (state == 0) return;
-  dt_store_shared_4(state + DT_STAMP_NOW, make_uint4(DT_STAMP_PIECE, piece, (uint32_t)band, (uint32_t)rows));
+  dt_store_shared_4(state + DT_STAMP_NOW, make_uint4(kind, piece, (uint32_t)band, (uint32_t)rows));
   dt_store_shared_word(state + DT_STAMP_NOW + DT_STAMP_BEGIN, dt_clock());
+}
+DT_DEVICE void dt_stamp_piece(uint32_t shared, uint32_t piece, int32_t band, int32_t rows) {
+  dt_stamp_copy(shared, DT_STAMP_PIECE, piece, band, rows);
+}
+DT_DEVICE void dt_stamp_put(uint32_t shared, uint32_t piece, int32_t band, int32_t rows) {
+  dt_stamp_copy(shared, DT_STAMP_PUT, piece, band, rows);
 }
 
 /* A consumer's tile: its last multiplication is done. What is written of it waits for dt_stamp_stored, which comes
@@ -189,6 +195,7 @@ DT_DEVICE void dt_stamp_middle(uint32_t) {}
 DT_DEVICE void dt_stamp_operands(uint32_t, bool) {}
 DT_DEVICE void dt_stamp_end(uint32_t) {}
 DT_DEVICE void dt_stamp_piece(uint32_t, uint32_t, int32_t, int32_t) {}
+DT_DEVICE void dt_stamp_put(uint32_t, uint32_t, int32_t, int32_t) {}
 DT_DEVICE void dt_stamp_multiplied(uint32_t) {}
 DT_DEVICE void dt_stamp_send(uint32_t, bool) {}
 DT_DEVICE void dt_stamp_sent(uint32_t, bool) {}

@@ -27,7 +27,8 @@ typedef enum dt_stamp_kind {
   DT_STAMP_LOAD = 2,    /* a tile's loads; middle: its rows or act are there */
   DT_STAMP_PUBLISH = 3, /* fence and add, behind the wait for a tile's stores */
   DT_STAMP_PIECE = 4,   /* a piece of the dispatch */
-  DT_STAMP_PASS = 5     /* once a CTA: the rows of other ranks published, behind the last tile */
+  DT_STAMP_PASS = 5,    /* once a CTA: the rows of other ranks published, behind the last tile */
+  DT_STAMP_PUT = 6      /* signal: a piece that a consumer puts, until all of it is on its way in */
 } dt_stamp_kind;
 
 /* Times are the lower half of the multiprocessor's cycle counter: launches are shorter than its 2 s. */

@@ -1,9 +1,11 @@
 /* The MoE layer: the tile engine on all tasks. */
+#include "cuda/layer_consume.cuh"
 #include "cuda/tile_engine.cuh"
 
 __global__ void __cluster_dims__(DT_TILE_CLUSTER, 1, 1) __launch_bounds__(DT_THREADS, 1)
     dt_tile_layer_kernel(const __grid_constant__ dt_tile_layer layer) {
   extern __shared__ uint8_t dt_shared[];
+  if (dt_layer_consume(layer, dt_shared_start(dt_shared))) return;
   dt_run_cta<true>(layer.gemm, dt_shared);
 }
 

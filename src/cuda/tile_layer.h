@@ -18,9 +18,10 @@ enum { DT_TASK_PHASE_SHIFT = 8 };
 
 /* Consecutive rows that one rank copies to another: source rows [from, from + rows) to [to, to + rows) there. Dispatch:
  * tokens of the combine rows `from`, all in `band` of the peer; with dedup rows of this rank's own band, whose sources
- * are words [from, from + rows). Put: expert rows, to the peer's combine rows. */
+ * are words [from, from + rows). Put: expert rows, to the peer's combine rows, once `bands` bands from `band` on, of
+ * band_rows rows each, are stored: those of the segment that it is a part of. */
 typedef struct dt_layer_piece {
-  int32_t from, to, rows, peer, band, fill[3];
+  int32_t from, to, rows, peer, band, bands, band_rows, fill;
 } dt_layer_piece;
 
 /* What one rank tells another, in the other's control window. One writer, a sector a word. */
@@ -43,6 +44,8 @@ typedef enum dt_layer_error {
   DT_LAYER_ERROR_SENT = 6,     /* a rank's rows did not arrive */
   DT_LAYER_ERROR_PEER = 7,     /* index gave up */
   DT_LAYER_ERROR_PLAN = 8,     /* the table did not come */
+  DT_LAYER_ERROR_STORED = 9,   /* a band's L2 tiles were not stored */
+  DT_LAYER_ERROR_COPY = 10,    /* a consumer's copy did not end; index: which */
   DT_LAYER_ERROR_PIPE = 16     /* + a dt_tile_error: a wait inside the engine expired */
 } dt_layer_error;
 
@@ -60,9 +63,10 @@ typedef struct dt_layer_state {
   uint32_t error; /* of dt_layer_error */
   int32_t index;
   uint32_t expected, seen;
-  uint32_t counted;               /* blocks of the counting kernel that are through */
-  uint32_t passed, passed_target; /* what covers rows of other ranks: CTA tiles and one, or blocks that put */
-  uint32_t next_task, tasks;      /* tickets drawn; L1 and L2 tasks */
+  uint32_t counted; /* blocks of the counting kernel that are through */
+  uint32_t passed,
+      passed_target;         /* what covers rows of other ranks: CTA tiles and one, blocks that put, or consumers */
+  uint32_t next_task, tasks; /* tickets drawn; L1 and L2 tasks */
   uint32_t fill_0[6];
   uint32_t next_piece, pieces, head, puts; /* dispatch: taken, all, those of the dispatch kernel; pieces to put */
   uint32_t slot_error;                     /* of dt_device_plan_error */
@@ -96,6 +100,10 @@ typedef struct dt_tile_layer {
   uint8_t *rows_of[DT_LAYER_RANKS];         /* each rank's expert rows */
   uint8_t *buffers[DT_LAYER_RANKS];         /* each rank's combine buffer */
   uint32_t *act_ready;                      /* [bands_max] */
+  uint32_t *stored;  /* signal: [bands_max], what L2's tiles of a band have stored: rows, a tile of its l2_tiles at a
+                        time; NULL: nobody waits for it */
+  uint32_t l2_tiles; /* across the output */
+  int32_t tile_ctas; /* CTAs from this one on are consumers */
   const dt_layer_piece *pieces, *puts;
   const int32_t *slot_of_row, *row_of_slot;
   int32_t beside; /* 1: tiles start while the kernel before them dispatches */

@@ -32,6 +32,7 @@ static dt_moe_plan configure(int32_t ranks, int32_t experts, int32_t rank) {
   p.columns_2 = COLUMNS_2;
   p.raster_bands = 4;
   p.piece_rows = 32;
+  p.segment_bands = 1;
   p.lead = 1;
   p.group_tasks = 7;
   p.expand_rows = 16;
@@ -199,6 +200,36 @@ static void check_copies(const dt_moe_plan *p) {
   }
 }
 
+/* What is put is what the plan's segments hold, one segment after the other, each once its bands are stored. */
+static void check_segments(const dt_moe_plan *p, const dt_plan_config *like) {
+  const dt_moe_scratch *s = &scratch[p->rank];
+  dt_plan_config config = *like;
+  dt_plan *plan;
+  config.segment_bands = p->segment_bands;
+  assert_int_equal(dt_plan_create(&config, counts, &plan), DT_OK);
+  int32_t piece = 0;
+  const int32_t pieces = s->put[p->ranks * p->experts];
+  for (int32_t i = 0; i < plan->segment_count; i++) {
+    const dt_segment *segment = &plan->segments[plan->segment_order[i]];
+    for (int64_t row = 0; row < segment->rows; piece++) {
+      assert_true(piece < pieces);
+      const dt_layer_piece put = dt_moe_put(p, s, piece);
+      assert_int_equal(put.from, segment->row + row);
+      assert_int_equal(put.to, segment->dst_row + row);
+      assert_int_equal(put.peer, segment->owner);
+      assert_int_equal(put.band, segment->first_band);
+      assert_int_equal(put.bands, segment->bands);
+      assert_in_range(put.rows, 1, p->piece_rows);
+      for (int32_t band = put.band; band < put.band + put.bands; band++)
+        assert_int_equal(put.band_rows, plan->bands[band].rows);
+      row += put.rows;
+      assert_true(row <= segment->rows);
+    }
+  }
+  assert_int_equal(piece, pieces);
+  dt_plan_destroy(plan);
+}
+
 /* all_own: every expert has bands of its own rank's rows alone. */
 static void check_world(int32_t ranks, int32_t experts, int32_t most, int all_own, dt_random *random) {
   dt_moe_plan p[RANKS];
@@ -245,6 +276,8 @@ static void check_world(int32_t ranks, int32_t experts, int32_t most, int all_ow
       }
       p[r].dedup = p[r].ahead = 0;
     }
+    for (p[r].segment_bands = 1; p[r].segment_bands < 6; p[r].segment_bands += 2) check_segments(&p[r], &config);
+    p[r].segment_bands = 1;
   }
   for (int32_t r = 0; r < ranks; r++) run_phases(&p[r]);
   check_copies(p);
