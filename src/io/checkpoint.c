@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "file.h"
 #include "safetensors.h"
 
 static char *join(const char *folder, const char *file) {
@@ -19,7 +20,7 @@ static dt_status read_config(dt_checkpoint *checkpoint) {
   char *path = join(checkpoint->folder, "config.json"), *text = NULL;
   size_t bytes = 0;
   if (!path) return dt_fail(DT_ERR_MEMORY, "%s: no memory to open it", checkpoint->folder);
-  dt_status status = dt_read_text(path, &text, &bytes);
+  dt_status status = dt_read_text(path, true, &text, &bytes);
   if (status == DT_OK) status = dt_model_config_parse(path, text, bytes, &checkpoint->config);
   free(text);
   free(path);
@@ -40,7 +41,7 @@ static dt_status find_shards(dt_checkpoint *checkpoint) {
     status =
         dt_fail(DT_ERR_IO, "%s: holds neither model.safetensors nor model.safetensors.index.json", checkpoint->folder);
   } else {
-    status = dt_read_text(index, &text, &bytes);
+    status = dt_read_text(index, true, &text, &bytes);
     if (status == DT_OK) status = dt_shards_parse(index, text, bytes, &checkpoint->shards);
   }
   free(text);

@@ -1,12 +1,9 @@
 #include "config.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "core/error.h"
 #include "safetensors.h"
@@ -17,33 +14,6 @@ static const char *const family_names[] = {
     [DT_FAMILY_MIXTRAL] = "mixtral", [DT_FAMILY_QWEN2_MOE] = "qwen2_moe",     [DT_FAMILY_QWEN3_MOE] = "qwen3_moe",
     [DT_FAMILY_OLMOE] = "olmoe",     [DT_FAMILY_DEEPSEEK_V3] = "deepseek_v3", [DT_FAMILY_GPT_OSS] = "gpt_oss",
 };
-
-dt_status dt_read_text(const char *path, char **text, size_t *bytes) {
-  FILE *stream = fopen(path, "re");
-  if (!stream) return dt_fail(DT_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-  struct stat about;
-  dt_status status = DT_OK;
-  char *read = NULL;
-  if (fstat(fileno(stream), &about) || !S_ISREG(about.st_mode) || about.st_size > DT_SAFETENSORS_MAX_HEADER) {
-    status = dt_fail(DT_ERR_INPUT, "%s: must be a regular file of at most %u bytes", path, DT_SAFETENSORS_MAX_HEADER);
-    goto close_stream;
-  }
-  read = malloc((size_t)about.st_size + 1);
-  if (!read) {
-    status = dt_fail(DT_ERR_MEMORY, "%s: no memory to read it", path);
-    goto close_stream;
-  }
-  if (fread(read, 1, (size_t)about.st_size, stream) != (size_t)about.st_size) {
-    status = dt_fail(DT_ERR_IO, "%s: cannot be read", path);
-    free(read);
-    goto close_stream;
-  }
-  *text = read;
-  *bytes = (size_t)about.st_size;
-close_stream:
-  fclose(stream);
-  return status;
-}
 
 dt_status dt_parse_object(const char *path, const char *text, size_t bytes, json_t **object) {
   json_error_t error;

@@ -30,8 +30,6 @@ typedef struct dt_model_config {
   int32_t scale_rows, scale_cols; /* fp8 weight_block_size; 0: not fp8 */
 } dt_model_config;
 
-/* Text of a JSON file, at most DT_SAFETENSORS_MAX_HEADER bytes. Released by free. */
-dt_status dt_read_text(const char *path, char **text, size_t *bytes);
 /* A JSON object without duplicate keys; `path` is for messages. Released by json_decref. */
 dt_status dt_parse_object(const char *path, const char *text, size_t bytes, json_t **object);
 

@@ -1,7 +1,7 @@
 #include "file.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -93,4 +93,51 @@ void dt_output_discard(dt_output_file *file) {
   fclose(file->stream);
   if (file->temporary) unlink(file->temporary);
   release(file);
+}
+
+/* Reads to the end, into a buffer that doubles. */
+static dt_status read_all(const char *path, FILE *stream, char **text, size_t *bytes) {
+  size_t capacity = 1 << 16, used = 0;
+  char *buffer = NULL;
+  for (;;) {
+    char *grown = realloc(buffer, capacity);
+    if (!grown) {
+      free(buffer);
+      return dt_fail(DT_ERR_MEMORY, "%s: no memory to read it", path);
+    }
+    buffer = grown;
+    used += fread(buffer + used, 1, capacity - used, stream);
+    if (used < capacity || used > DT_TEXT_MAX_BYTES) break;
+    capacity *= 2;
+  }
+  dt_status status = DT_OK;
+  if (ferror(stream))
+    status = dt_fail(DT_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
+  else if (used > DT_TEXT_MAX_BYTES)
+    status = dt_fail(DT_ERR_INPUT, "%s: more than %u bytes; allowed: a text file", path, DT_TEXT_MAX_BYTES);
+  if (status) {
+    free(buffer);
+    return status;
+  }
+  *text = buffer;
+  *bytes = used;
+  return DT_OK;
+}
+
+dt_status dt_read_text(const char *path, bool regular, char **text, size_t *bytes) {
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC | (regular ? O_NONBLOCK : 0));
+  if (descriptor < 0) return dt_fail(DT_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+  struct stat about;
+  dt_status status = DT_OK;
+  FILE *stream = NULL;
+  if (regular && (fstat(descriptor, &about) || !S_ISREG(about.st_mode)))
+    status = dt_fail(DT_ERR_INPUT, "%s: must be a regular file of at most %u bytes", path, DT_TEXT_MAX_BYTES);
+  else if (!(stream = fdopen(descriptor, "r")))
+    status = dt_fail(DT_ERR_MEMORY, "%s: no memory to read it", path);
+  if (status == DT_OK) status = read_all(path, stream, text, bytes);
+  if (stream)
+    fclose(stream);
+  else
+    close(descriptor);
+  return status;
 }

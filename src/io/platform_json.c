@@ -1,4 +1,3 @@
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -236,34 +235,10 @@ static dt_status read_root(json_t *root, dt_platform **platform) {
   return status;
 }
 
-static dt_status read_file(const char *path, char **text, size_t *length) {
-  FILE *file = fopen(path, "rb");
-  if (!file) return dt_fail(DT_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
-  size_t capacity = 1 << 16, used = 0;
-  char *buffer = NULL;
-  for (;;) {
-    char *grown = realloc(buffer, capacity);
-    if (!grown) break;
-    buffer = grown;
-    used += fread(buffer + used, 1, capacity - used, file);
-    if (used < capacity) break;
-    capacity *= 2;
-  }
-  int failed = ferror(file), complete = feof(file);
-  fclose(file);
-  if (failed || !complete) {
-    free(buffer);
-    return failed ? dt_fail(DT_ERR_IO, "%s: cannot read", path) : dt_fail(DT_ERR_MEMORY, "%s: no memory", path);
-  }
-  *text = buffer;
-  *length = used;
-  return DT_OK;
-}
-
 dt_status dt_platform_load(const char *path, dt_platform **out) {
   char *text = NULL;
   size_t length = 0;
-  dt_status status = read_file(path, &text, &length);
+  dt_status status = dt_read_text(path, false, &text, &length);
   if (status) return status;
   json_error_t error;
   json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);

@@ -178,9 +178,8 @@ static void plot_isolated(const picture *p, const dt_platform *platform, const c
 
 /* 4: residuals of a verification. */
 static int plot_residuals(const picture *p, const char *path) {
-  json_error_t error;
-  json_t *root = json_load_file(path, 0, &error), *row;
-  if (!root) return log_fail(TOOL_USAGE, "--residuals: %s: %s", path, error.text);
+  json_t *root = json_read(path), *row;
+  if (!root) return TOOL_USAGE;
   const char *schema = json_string_value(json_object_get(root, "schema"));
   if (!schema || strcmp(schema, "draintile-verification") != 0) {
     json_decref(root);

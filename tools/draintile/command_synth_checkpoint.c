@@ -175,7 +175,8 @@ static int check_target(const char *folder) {
   if (rmdir(folder) == 0) return TOOL_OK;
   char path[PATH_BYTES];
   snprintf(path, sizeof(path), "%s/config.json", folder);
-  json_t *config = json_load_file(path, 0, NULL);
+  struct stat file; /* a pipe without a writer would never open */
+  json_t *config = stat(path, &file) == 0 && S_ISREG(file.st_mode) ? json_load_file(path, 0, NULL) : NULL;
   int ours = json_object_get(config, synthetic_key) != NULL;
   json_decref(config);
   if (ours) return TOOL_OK;

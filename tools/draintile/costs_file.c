@@ -89,12 +89,8 @@ static int read_field(const char *path, const char *key, const json_t *value, dt
 }
 
 int costs_read(const char *path, dt_sim_costs *costs) {
-  json_error_t error;
-  json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-  if (!root) {
-    if (error.line < 0) return log_fail(TOOL_USAGE, "%s: %s", path, error.text);
-    return log_fail(TOOL_USAGE, "%s: line %d: %s", path, error.line, error.text);
-  }
+  json_t *root = json_read(path);
+  if (!root) return TOOL_USAGE;
   json_t *object = json_object_get(root, "costs"), *value;
   const char *key;
   int code = json_is_object(object) ? TOOL_OK : log_fail(TOOL_USAGE, "%s: costs: allowed: an object of numbers", path);

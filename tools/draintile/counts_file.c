@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "json.h"
 #include "log.h"
 
 enum { RANKS_MAX = 4096, EXPERTS_MAX = 1 << 20 };
@@ -48,13 +49,9 @@ static int read_matrix(const char *path, const json_t *matrix, counts_matrix *co
 }
 
 int counts_read(const char *path, counts_matrix *counts) {
-  json_error_t error;
-  json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+  json_t *root = json_read(path);
   *counts = (counts_matrix){0};
-  if (!root) {
-    if (error.line < 0) return log_fail(TOOL_USAGE, "%s: %s", path, error.text);
-    return log_fail(TOOL_USAGE, "%s: line %d: %s", path, error.line, error.text);
-  }
+  if (!root) return TOOL_USAGE;
   int code = read_matrix(path, json_object_get(root, "counts"), counts);
   json_decref(root);
   if (code) {

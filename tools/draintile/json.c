@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "log.h"
 
 #define EXACT_IN_DOUBLE ((int64_t)1 << 53)
+enum { READ_MAX_BYTES = 100000000 };
 
 json_t *json_results(const char *schema) {
   return json_pack("{s:s, s:i}", "schema", schema, "version", 1);
@@ -73,6 +75,39 @@ json_t *json_wholes32(const int32_t *values, size_t count) {
   json_t *array = json_array();
   for (size_t i = 0; i < count; i++) json_array_append_new(array, json_integer(values[i]));
   return array;
+}
+
+typedef struct bounded_file {
+  FILE *stream;
+  size_t left; /* bytes that may still be read */
+  bool too_long;
+} bounded_file;
+
+static size_t read_some(void *buffer, size_t size, void *opaque) {
+  bounded_file *file = opaque;
+  file->too_long = size > file->left;
+  if (file->too_long) return (size_t)-1;
+  const size_t got = fread(buffer, 1, size, file->stream);
+  file->left -= got;
+  return got || !ferror(file->stream) ? got : (size_t)-1;
+}
+
+json_t *json_read(const char *path) {
+  bounded_file file = {.stream = fopen(path, "re"), .left = READ_MAX_BYTES};
+  if (!file.stream) {
+    log_fail(TOOL_USAGE, "%s: cannot be opened: %s", path, strerror(errno));
+    return NULL;
+  }
+  json_error_t error;
+  json_t *root = json_load_callback(read_some, &file, JSON_REJECT_DUPLICATES, &error);
+  if (!root && file.too_long)
+    log_fail(TOOL_USAGE, "%s: more than %d bytes; allowed: a text file", path, READ_MAX_BYTES);
+  else if (!root && ferror(file.stream))
+    log_fail(TOOL_USAGE, "%s: cannot be read: %s", path, strerror(errno));
+  else if (!root)
+    log_fail(TOOL_USAGE, "%s: line %d: %s", path, error.line, error.text);
+  fclose(file.stream);
+  return root;
 }
 
 static int write_stream(const json_t *root, FILE *file, const char *name) {

@@ -23,6 +23,10 @@ json_t *json_named_figures(const char *const *names, const double *values, size_
 json_t *json_wholes(const int64_t *values, size_t count);
 json_t *json_wholes32(const int32_t *values, size_t count);
 
+/* A JSON file without duplicate keys, of bounded size: a device has no end. NULL after one line saying what is wrong.
+ * Released by json_decref. */
+json_t *json_read(const char *path);
+
 /* Writes to `path` ("-": stdout) and releases `root`; a regular file appears whole or not at all. Returns an exit
  * code, having said what failed. */
 int json_write(json_t *root, const char *path);
