@@ -85,7 +85,7 @@ static int parse_ints(const arg_option *option, const char *text, arg_value *val
     char *end;
     errno = 0;
     const long integer = strtol(at, &end, 10);
-    if (end == at || (*end && *end != ',') || errno || labs(integer) > INT32_MAX)
+    if (end == at || (*end && *end != ',') || errno || integer < -INT32_MAX || integer > INT32_MAX)
       return bad_value(option, text, "integers with commas between them");
     int code = check_range(option, text, (double)integer);
     if (code) return code;
@@ -167,6 +167,8 @@ static int parse_value(const arg_option *option, const char *text, arg_value *va
   case ARG_LIST:
     return parse_choices(option, text, value);
   case ARG_TEXT:
+  case ARG_OUTPUT:
+  case ARG_RESULTS:
     return *text ? TOOL_OK : bad_value(option, text, "a path");
   default:
     return parse_number(option, text, value);
@@ -232,6 +234,11 @@ static int parse(tool_args *args, int argc, char **argv) {
     if (command->options[i].default_text == arg_required && !args->values[i].set)
       return log_fail(TOOL_USAGE, "--%s: required", command->options[i].name);
   if (command->operand && !args->operand) return log_fail(TOOL_USAGE, "%s: required", command->operand);
+  for (size_t i = 0; i < command->option_count; i++)
+    if (args->values[i].set && command->options[i].kind >= ARG_OUTPUT) {
+      int code = args_check_output(&command->options[i], args->values[i].text);
+      if (code) return code;
+    }
   return TOOL_OK;
 }
 

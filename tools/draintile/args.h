@@ -20,7 +20,9 @@ typedef enum arg_kind {
   ARG_RATE,   /* bytes per second: 3.7e+11B/s */
   ARG_CHOICE, /* one of choices */
   ARG_LIST,   /* comma-separated choices; "all": those before "auto" */
-  ARG_TEXT    /* a path, taken as it is */
+  ARG_TEXT,   /* a path, taken as it is */
+  ARG_OUTPUT, /* a file to write: refused before anything runs where it cannot be */
+  ARG_RESULTS /* likewise, or "-": standard output */
 } arg_kind;
 
 typedef struct arg_option {
@@ -56,6 +58,10 @@ extern const char arg_required[];
   { .kind = ARG_LIST, .name = n, .value_name = v, .default_text = d, .choices = names, .help = h }
 #define OPT_TEXT(n, v, d, h)                                                                                           \
   { .kind = ARG_TEXT, .name = n, .value_name = v, .default_text = d, .help = h }
+#define OPT_RESULTS(n, h)                                                                                              \
+  { .kind = ARG_RESULTS, .name = n, .value_name = "FILE", .help = h }
+#define OPT_OUTPUT(n, h)                                                                                               \
+  { .kind = ARG_OUTPUT, .name = n, .value_name = "FILE", .help = h }
 
 typedef struct tool_args tool_args;
 
@@ -102,6 +108,8 @@ const char *args_text(const tool_args *args, const char *name);
 int args_choice(const tool_args *args, const char *name);
 const arg_value *args_list(const tool_args *args, const char *name);
 
+/* Can the file of an ARG_OUTPUT or ARG_RESULTS be written? A line and an exit code where not. */
+int args_check_output(const arg_option *option, const char *path);
 void args_print_commands(FILE *out, const tool_command *const *commands, size_t count);
 void args_print_help(FILE *out, const char *title, const tool_command *command);
 /* The name nearest to `text`, or NULL when none is near. */

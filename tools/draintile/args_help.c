@@ -68,7 +68,7 @@ void args_print_help(FILE *out, const char *title, const tool_command *command) 
   if (command->operand) print_entry(out, command->operand, command->operand_help);
   for (size_t i = 0; i < command->option_count; i++) print_option(out, &command->options[i]);
   print_entry(out, "--help", "print this and exit");
-  if (command->notes) fprintf(out, "\n%s", command->notes);
+  if (command->notes) fprintf(out, "\n%s\n", command->notes);
 }
 
 static size_t distance(const char *a, const char *b) {

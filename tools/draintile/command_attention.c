@@ -123,8 +123,8 @@ static int finish(attention_job *job) {
                             .ranks = job->ranks,
                             .workers = job->gpus ? 1 : job->config.workers,
                             .consumers = job->gpus ? 1 : job->config.consumers};
-  int code = rank_output_commit(&job->writer, attention_report(job));
-  return rank_trace_write(&trace, args_text(job->args, "trace"), code);
+  int code = rank_trace_write(&trace, args_text(job->args, "trace"), attention_report(job));
+  return rank_output_commit(&job->writer, code);
 }
 
 static int run_job(attention_job *job) {

@@ -54,6 +54,9 @@ static int read_case(const tool_args *args, model_case *c) {
     const char *needed[] = {"t0", "rate", "capacity"};
     for (size_t i = 0; i < ARGS_COUNT(needed); i++)
       if (!args_set(args, needed[i])) return log_fail(TOOL_USAGE, "--%s: required without --platform", needed[i]);
+    const char *of_platform[] = {"pattern", "operation", "explain"};
+    for (size_t i = 0; i < ARGS_COUNT(of_platform); i++)
+      if (args_given(args, of_platform[i])) return log_fail(TOOL_USAGE, "--%s: needs --platform", of_platform[i]);
   }
   override(args, "t0", &c->model.t0_s);
   override(args, "rate", &c->model.rate_bytes_per_s);

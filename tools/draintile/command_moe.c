@@ -228,8 +228,8 @@ static int finish(moe_job *job) {
                             .workers = job->config.workers,
                             .consumers = job->config.consumers,
                             .device = job->gpus > 0};
-  int code = rank_output_commit(&job->writer, moe_report(job));
-  return rank_trace_write(&trace, args_text(job->args, "trace"), code);
+  int code = rank_trace_write(&trace, args_text(job->args, "trace"), moe_report(job));
+  return rank_output_commit(&job->writer, code);
 }
 
 static void release(moe_job *job) {

@@ -448,7 +448,7 @@ static const arg_option options[] = {
     OPT_INT("reduce-tokens", "N", "64", 1, 1e6, "tokens of a reduction task"),
     OPT_FLAG("no-dispatch", "rows are at their experts already"),
     OPT_FLAG("explain", "of a GPU's auto: print every schedule that was priced"),
-    OPT_TEXT("trace", "FILE", NULL, "write the simulated runs as Chrome/Perfetto JSON"),
+    OPT_OUTPUT("trace", "write the simulated runs as Chrome/Perfetto JSON"),
     OPTION_JSON,
 };
 

@@ -20,6 +20,6 @@ enum { SCHEDULES = 6, SCHEDULE_AUTO = SCHEDULES };
 /* Options that several commands share. */
 #define OPTION_DTYPE OPT_CHOICE("dtype", "TYPE", "bf16", float_dtype_names, "element type")
 #define OPTION_SEED OPT_INT("seed", "S", "0", 0, 9007199254740992.0, "the same seed gives the same data")
-#define OPTION_JSON OPT_TEXT("json", "FILE", NULL, "write the results as JSON (-: standard output)")
+#define OPTION_JSON OPT_RESULTS("json", "write the results as JSON (-: standard output)")
 
 #endif

@@ -24,7 +24,7 @@ extern const char *const device_names[]; /* cpu, cuda */
 #define OPTIONS_MEASURE                                                                                                \
   OPT_FLAG("check", "compare with a float64 reference and with serial, to the bit; exit 1 if it fails"),               \
       OPT_INT("repeat", "N", "5", 1, 100000, "measured runs of each schedule, interleaved, after a warm-up")
-#define OPTION_TRACE OPT_TEXT("trace", "FILE", NULL, "write the last repeat of every schedule as Chrome/Perfetto JSON")
+#define OPTION_TRACE OPT_OUTPUT("trace", "write the last repeat of every schedule as Chrome/Perfetto JSON")
 extern const char *const switch_names[]; /* off, on */
 
 /* All return an exit code, having said what is wrong. Device: TOOL_SKIPPED for what is not here. */

@@ -1,0 +1,78 @@
+#!/usr/bin/env bats
+# Files and values that nobody means: one line, in bounded time.
+load common
+
+@test "an input without an end: a device, a stream of blanks" {
+  for path in /dev/zero /dev/full; do
+    run --separate-stderr timeout 20 "$DRAINTILE" model --platform $path --producers 1 --producer-bytes 1
+    refused 2 "$path: more than [0-9]+ bytes"
+    run --separate-stderr timeout 20 "$DRAINTILE" plan --experts-per-rank 1 --counts $path
+    refused 2 "$path: line 1: "
+  done
+  run --separate-stderr timeout 20 "$DRAINTILE" plan --experts-per-rank 1 --counts <(yes ' ')
+  refused 2 'more than [0-9]+ bytes'
+}
+
+@test "a folder and a pipe in place of a file" {
+  run --separate-stderr "$DRAINTILE" plan --experts-per-rank 1 --counts "$BATS_TEST_TMPDIR"
+  refused 2 'Is a directory'
+  run --separate-stderr "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 8 --costs "$BATS_TEST_TMPDIR"
+  refused 2 'Is a directory'
+  run --separate-stderr "$DRAINTILE" model --platform "$BATS_TEST_TMPDIR" --producers 1 --producer-bytes 1
+  refused 2 'Is a directory'
+  mkdir "$BATS_TEST_TMPDIR/model"
+  mkfifo "$BATS_TEST_TMPDIR/model/config.json" # nobody writes to it
+  run --separate-stderr timeout 20 "$DRAINTILE" moe --checkpoint "$BATS_TEST_TMPDIR/model" --input x --output y
+  refused 2 'config.json: must be a regular file'
+  run --separate-stderr timeout 20 "$DRAINTILE" synth checkpoint --hidden 64 --intermediate 32 --experts 4 --top-k 2 \
+    "$BATS_TEST_TMPDIR/model"
+  refused 2 'holds files that synth did not make'
+}
+
+@test "integers at the ends of their type, in a list too" {
+  for value in 9223372036854775807 -9223372036854775808 9223372036854775808 99999999999999999999; do
+    run --separate-stderr "$DRAINTILE" bench moe --predict --tokens $value
+    refused 2 "--tokens: \"$value\"; allowed: integers"
+    run --separate-stderr "$DRAINTILE" moe --ranks $value
+    refused 2 "--ranks: \"$value\"; allowed: "
+  done
+}
+
+@test "what a message repeats cannot break its line or speak to a terminal" {
+  run --separate-stderr "$DRAINTILE" moe --layout $'a\nb\033[2J\rc\177'
+  refused 2 'allowed: packed'
+  run ! env LC_ALL=C grep -q '[[:cntrl:]]' <<<"$stderr"
+}
+
+@test "options that would be ignored are refused" {
+  for option in '--pattern one-way' '--operation st.v4' --explain; do
+    run --separate-stderr "$DRAINTILE" model --t0 1us --rate 1GB/s --capacity 1MiB --burst 1MiB $option
+    refused 2 "${option%% *}: needs --platform"
+  done
+}
+
+@test "help ends with a line" {
+  for command in moe calibrate 'bench moe' 'bench combine' 'bench attention' 'bench residual' 'synth qkv'; do
+    [ "$("$DRAINTILE" $command --help | tail -c 1 | od -An -c | tr -d ' ')" = '\n' ]
+  done
+}
+
+@test "results that could not be written are refused before anything runs" {
+  make_inputs 40
+  for option in --json --trace; do
+    run --separate-stderr moe $option /no/such/folder/x
+    refused 3 "$option: /no/such/folder/x: No such file"
+    run --separate-stderr moe $option "$BATS_TEST_TMPDIR"
+    refused 3 "$option: $BATS_TEST_TMPDIR: Is a directory"
+    run --separate-stderr moe $option "$BATS_TEST_TMPDIR/$(printf '%0300d' 1)"
+    refused 3 'File name too long'
+    run --separate-stderr moe --repeat 1 $option /dev/full # which only writing tells
+    [ "$status" -eq 3 ]
+    grep -q 'No space left' <<<"$stderr"
+    [ ! -e "$BATS_TEST_TMPDIR/output.safetensors" ]
+  done
+  run --separate-stderr moe --trace -
+  refused 2 '--trace: "-"; allowed: a file'
+  run --separate-stderr "$DRAINTILE" bench residual --platform x --json /no/such/folder/x
+  refused 3 '--json: /no/such/folder/x: No such file'
+}
