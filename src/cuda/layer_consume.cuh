@@ -59,7 +59,7 @@ DT_DEVICE void dt_chunk_put(const dt_tile_layer &layer, dt_put &put, const dt_la
 /* True: this CTA is a consumer, and through. One thread does the work; the last of all consumers tells the peers. The
  * rank's own rows are the tiles', for which its reduction waits by the launch. */
 DT_DEVICE bool dt_layer_consume(const dt_tile_layer &layer, uint32_t shared) {
-  const int32_t index = (int32_t)blockIdx.x - layer.tile_ctas, step = (int32_t)gridDim.x - layer.tile_ctas;
+  const int32_t step = layer.consumers, index = (int32_t)blockIdx.x - ((int32_t)gridDim.x - step);
   if (index < 0) return false;
   if (threadIdx.x != DT_LAYER_CONSUMER_THREAD) return true;
   dt_grid_launch();

@@ -49,9 +49,8 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
   const int32_t rank = m->plan.rank;
   layer.signals = !staged && !local;
   layer.waits = !local;
-  const int ctas = m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER, consumers = local ? 0 : m->consumers;
-  layer.tile_ctas = ctas - consumers;
-  layer.stored = consumers ? m->plan.stored : NULL;
+  layer.consumers = local ? 0 : m->consumers;
+  layer.stored = layer.consumers ? m->plan.stored : NULL;
   layer.beside = layer.dedup && !in_turn(m) && !local && !layer.crowded;
   /* What a rank computes may be more rows than it has slots; 16 rows are stored from each row below. */
   layer.local_rows = !local ? 0 : m->combine_rows > 16 ? (int32_t)m->combine_rows - 15 : 1;
@@ -68,6 +67,7 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
       layer.gemm.owner_rows[r] = layer.buffers[r];
     }
   }
+  const int ctas = m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER;
   if (m->recorder) {
     const dt_stamped_layer stamped = {.layer = layer, .stamps = m->recorder->stamps};
     return dt_cuda_check(dt_stamped_layer_launch(&stamped, ctas, stream), "tiles");

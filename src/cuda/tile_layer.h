@@ -103,7 +103,7 @@ typedef struct dt_tile_layer {
   uint32_t *stored;  /* signal: [bands_max], what L2's tiles of a band have stored: rows, a tile of its l2_tiles at a
                         time; NULL: nobody waits for it */
   uint32_t l2_tiles; /* across the output */
-  int32_t tile_ctas; /* CTAs from this one on are consumers */
+  int32_t consumers; /* so many of the CTAs, the last */
   const dt_layer_piece *pieces, *puts;
   const int32_t *slot_of_row, *row_of_slot;
   int32_t beside; /* 1: tiles start while the kernel before them dispatches */

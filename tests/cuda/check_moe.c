@@ -18,8 +18,8 @@ static const moe_shape shapes[] = {
     {4, 1024, 384, 6, 4, 1024, 1, 0}, {1, 2048, 768, 16, 8, 2048, 0, 0},
 };
 static const moe_shape processes = {2, 520, 200, 3, 3, 500, 1, 0};
-static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_DIRECT, DT_SCHEDULE_WAVE,
-                                        DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
+static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_SIGNAL,     DT_SCHEDULE_DIRECT,
+                                        DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
 /* Each schedule with its own and with small groups, where L2 waits for what is just being stored. */
@@ -29,6 +29,7 @@ static dt_status run_schedules(moe_rank *r, dt_cuda_moe *moe, dt_cuda_moe_config
     config.schedule = schedules[n / 2];
     config.group_tasks = n % 2 ? 3 : 0;
     config.wave_experts = n % 2 && config.schedule == DT_SCHEDULE_WAVE ? 2 : 0;
+    config.consumers = config.segment_bands = n % 2 ? 2 : 0;
     status = dt_cuda_moe_set_schedule(moe, &config);
     for (int index = 0; index < MOE_INPUTS && !status; index++) {
       status = moe_forward(r, moe, index);

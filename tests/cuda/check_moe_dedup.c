@@ -15,8 +15,8 @@ static const moe_shape shapes[] = {
     {2, 520, 200, 3, 3, 500, 1, 0},   {2, 2048, 768, 16, 8, 1500, 0, 1}, {3, 512, 256, 5, 2, 700, 0, 1},
     {4, 1024, 384, 6, 4, 1024, 1, 0},
 };
-static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_DIRECT, DT_SCHEDULE_WAVE,
-                                        DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
+static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_SIGNAL,     DT_SCHEDULE_DIRECT,
+                                        DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
 static dt_status refer(moe_rank *r, dt_cuda_moe *moe, dt_cuda_moe_config config) {
@@ -38,6 +38,7 @@ static dt_status run_schedules(moe_rank *r, dt_cuda_moe *moe, dt_cuda_moe_config
     config.schedule = schedules[n / 2];
     config.group_tasks = n % 2 ? 3 : 0;
     config.wave_experts = n % 2 && config.schedule == DT_SCHEDULE_WAVE ? 2 : 0;
+    config.consumers = config.segment_bands = n % 2 ? 2 : 0;
     config.ahead = n % 4 == 3 ? 1 : n % 4 == 1 ? -1 : 0;
     config.send_sms = n % 2 ? 2 : 0;
     config.head = n % 3 == 1 ? -1 : n % 3 == 2 ? 512 : 0;

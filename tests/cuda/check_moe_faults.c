@@ -131,8 +131,11 @@ static dt_status wrong_arguments(moe_rank *r, const dt_cuda_moe_config *config, 
   in.ids = NULL;
   if (!status) status = refuse(r, dt_cuda_moe_forward(moe, &in, r->stream), DT_ERR_ARGUMENT, "ids");
   dt_cuda_moe_config other = *config;
-  other.schedule = DT_SCHEDULE_SIGNAL;
+  other.schedule = (dt_schedule)77;
   if (!status) status = refuse(r, dt_cuda_moe_set_schedule(moe, &other), DT_ERR_UNSUPPORTED, "schedule");
+  other.schedule = DT_SCHEDULE_SIGNAL;
+  other.consumers = 3;
+  if (!status) status = refuse(r, dt_cuda_moe_set_schedule(moe, &other), DT_ERR_ARGUMENT, "consumers");
   other.schedule = DT_SCHEDULE_DIRECT;
   other.raster_bands = 3;
   if (!status) status = refuse(r, dt_cuda_moe_set_schedule(moe, &other), DT_ERR_ARGUMENT, "raster_bands");
@@ -198,14 +201,14 @@ static dt_status faults(moe_rank *r, const dt_cuda_moe_config *config, const dt_
 
 /* Layers that give up in the middle of their tiles. Alone on its rank. */
 static dt_status hasty(moe_rank *r, const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights) {
-  static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_DIRECT, DT_SCHEDULE_WAVE,
-                                          DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
+  static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_SIGNAL,     DT_SCHEDULE_DIRECT,
+                                          DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
   dt_status status = run_well(r, config, weights, 1, "first");
   int gave_up = 0;
-  for (int i = 0; i < 20 && !status; i++) {
+  for (int i = 0; i < 24 && !status; i++) {
     dt_cuda_moe *moe = NULL;
     dt_cuda_moe_config hurried = *config;
-    hurried.schedule = schedules[i % 5];
+    hurried.schedule = schedules[i % 6];
     hurried.timeout_s = 3e-6 * (1 << i % 4);
     status = dt_cuda_moe_create(&hurried, weights, &moe);
     if (!status) status = moe_forward(r, moe, 0);

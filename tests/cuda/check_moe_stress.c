@@ -102,7 +102,8 @@ static dt_status compare_all(const moe_rank *r, const layers *l, dt_schedule sch
 }
 
 static dt_status work(moe_rank *r, const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights) {
-  static const dt_schedule schedules[] = {DT_SCHEDULE_DIRECT, DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_SERIAL};
+  static const dt_schedule schedules[] = {DT_SCHEDULE_DIRECT, DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_SIGNAL,
+                                          DT_SCHEDULE_SERIAL};
   dt_cuda_moe_config other = *config;
   dt_cuda_moe *moe = NULL;
   layers l = {0};

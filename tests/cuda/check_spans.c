@@ -26,8 +26,8 @@ typedef struct shape {
 } shape;
 static const shape shapes[] = {
     {1, 256, 128, 4, 2, 300}, {1, 2048, 768, 16, 8, 2048}, {2, 520, 200, 3, 3, 500}, {2, 2048, 768, 16, 8, 1500}};
-static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_DIRECT, DT_SCHEDULE_WAVE,
-                                        DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
+static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_SIGNAL,     DT_SCHEDULE_DIRECT,
+                                        DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
 
 typedef struct rank {
   pthread_t thread;
@@ -170,7 +170,7 @@ static void check_spans(rank *r, dt_cuda_moe *moe, int whole) {
   l1.times = calloc(2 * (size_t)p->bands_max * (size_t)l1.columns, 1);
   l2.times = calloc(2 * (size_t)p->bands_max * (size_t)l2.columns, 1);
   stores.times = calloc(2 * (size_t)p->bands_max * (size_t)l2.columns, 1);
-  int64_t dispatched = 0, published = 0;
+  int64_t dispatched = 0, published = 0, put = 0;
   for (size_t i = 0; i < count && !r->failed; i++) {
     const dt_span *s = &spans[i];
     const int role = (s->track - 1) % DT_DEVICE_ROLES;
@@ -179,6 +179,7 @@ static void check_spans(rank *r, dt_cuda_moe *moe, int whole) {
     if (s->kind == DT_SPAN_STORE) note(r, moe, &stores, s, role - DT_ROLE_STORES);
     if (s->kind == DT_SPAN_DISPATCH && s->track != 0) dispatched += s->bytes;
     if (s->kind == DT_SPAN_PUBLISH && s->index >= 0) published += s->rows;
+    if (s->kind == DT_SPAN_SEGMENT && s->track != 0) put += s->bytes;
   }
   if (whole && !r->failed) {
     if (l1.rows != stats.rows * p->columns_1) fail(r, "rows of L1's spans", l1.rows, stats.rows * p->columns_1);
@@ -187,6 +188,8 @@ static void check_spans(rank *r, dt_cuda_moe *moe, int whole) {
     if (published != l1.rows) fail(r, "rows of the published tiles", published, l1.rows);
     const int64_t bytes = p->staged ? 0 : (int64_t)stats.combine_bytes;
     if (stores.bytes != bytes) fail(r, "bytes of the stores to other ranks", stores.bytes, bytes);
+    const int64_t segments = moe->consumers ? (int64_t)stats.combine_bytes : 0;
+    if (put != segments) fail(r, "bytes of the segments", put, segments);
     if (dispatched > (int64_t)stats.dispatch_bytes)
       fail(r, "bytes of the dispatch's spans", dispatched, (long long)stats.dispatch_bytes);
   }
