@@ -207,6 +207,7 @@ dt_status dt_combine_set_epoch(dt_combine *c, uint32_t epoch) {
   dt_combine_slot *slots = dt_window_local(c->control);
   cudaError_t error = cudaSetDevice(c->device);
   if (error == cudaSuccess) error = cudaMemcpy(&c->state->epoch, &epoch, sizeof epoch, cudaMemcpyHostToDevice);
+  if (error == cudaSuccess) error = cudaMemcpy(&c->state->opened, &epoch, sizeof epoch, cudaMemcpyHostToDevice);
   for (int32_t r = 0; r < c->params.ranks && error == cudaSuccess; r++) {
     const dt_combine_slot slot = {.entered = epoch, .arrived = epoch};
     error = cudaMemcpy(&slots[r], &slot, sizeof slot, cudaMemcpyHostToDevice);

@@ -25,15 +25,35 @@ DT_DEVICE void dt_gate_init(const dt_tile_gemm &gemm, uint32_t shared) {
  * one does not come it stays shut and no more tickets are handed out. Whole warp. */
 DT_DEVICE void dt_gate_keep(const dt_tile_gemm &gemm, uint32_t shared) {
   const dt_tile_combine &c = dt_combine_of(gemm);
+  const int32_t lane = (int32_t)(threadIdx.x % 32);
   if (!c.gated) return;
   dt_grid_wait(); /* the epoch and the table are the kernels' before */
-  dt_combine_await_entry(c.combine, (int32_t)(threadIdx.x % 32));
+  if (c.combine.opens) {
+    /* The first CTA to come tells the peers, whichever that is: nobody waits for one that is not resident. */
+    const uint32_t epoch = dt_combine_epoch(c.combine);
+    const uint32_t before = lane == 0 ? atomicExch(&c.combine.state->opened, epoch) : 0;
+    if (__shfl_sync(0xffffffffu, before, 0) != epoch) dt_combine_announce(c.combine, lane, epoch);
+  }
+  dt_combine_await_entry(c.combine, lane);
   __syncwarp();
   if (threadIdx.x % 32 != 0) return;
   const bool failed = dt_combine_failed(c.combine);
   if (failed) atomicMax(&gemm.header->next, gemm.header->count);
   dt_fence_cta();
   dt_store_shared_word(shared + DT_SHARED_GATE, failed ? DT_GATE_FAILED : DT_GATE_OPEN);
+}
+
+/* At a cluster's end: the last one to come closes the epoch. Its stores are complete and a barrier of the cluster has
+ * passed that on. One warp of the cluster. */
+DT_DEVICE void dt_gate_leave(const dt_tile_gemm &gemm) {
+  const dt_tile_combine &c = dt_combine_of(gemm);
+  if (!c.closes) return;
+  uint32_t left = 0;
+  if (threadIdx.x % 32 == 0) {
+    dt_fence_sys();
+    left = dt_add_acq_rel(&c.combine.state->done, DT_TILE_CLUSTER) + DT_TILE_CLUSTER;
+  }
+  if (__shfl_sync(0xffffffffu, left, 0) == (uint32_t)c.tile_ctas) dt_combine_close(c.combine);
 }
 
 /* Until that is decided, which dt_gate_keep does in bounded time. A whole warp, before it stores its first tile:

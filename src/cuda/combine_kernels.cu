@@ -19,20 +19,12 @@ __global__ void dt_combine_enter_kernel(const dt_combine_params p) {
   }
   __syncthreads();
   if (thread == 0) {
-    p.state->epoch = epoch;
+    p.state->epoch = p.state->opened = epoch;
     p.state->done = 0;
   }
-  if (thread < p.ranks && thread != p.rank) {
-    if (dt_combine_failed(p)) {
-      dt_release_sys(&p.peer_slot[thread]->failed, 1);
-    } else {
-      /* Release: what the stream did with the buffer before is done; this block's counts. */
-      dt_fence_sys();
-      dt_release_sys(&p.peer_slot[thread]->entered, epoch);
-      if (p.fault == DT_COMBINE_FAULT_ARRIVED) dt_release_sys(&p.peer_slot[thread]->arrived, epoch);
-      if (p.meets) dt_combine_await(p, thread, &p.slots[thread].entered, epoch, DT_COMBINE_ERROR_ENTRY);
-    }
-  }
+  dt_combine_announce(p, thread, epoch);
+  if (p.meets && thread < p.ranks && thread != p.rank && !dt_combine_failed(p))
+    dt_combine_await(p, thread, &p.slots[thread].entered, epoch, DT_COMBINE_ERROR_ENTRY);
   __syncthreads();
   if (p.meets) dt_grid_launch();
   if (p.own_counts != NULL) return; /* the plan says how many rows there are */

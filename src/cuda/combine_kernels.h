@@ -36,7 +36,8 @@ typedef enum dt_combine_error {
 
 /* This rank's state, device memory. The first error stays. */
 typedef struct dt_combine_state {
-  uint32_t epoch, done; /* done: consumers of this epoch that have put all they had */
+  uint32_t epoch, done; /* done: consumers, or clusters of tiles, of this epoch that have sent all they had */
+  uint32_t opened;      /* the epoch that the peers were told of last */
   uint32_t error;       /* of dt_combine_error */
   int32_t index;        /* the rank or band waited for */
   uint32_t expected, seen;
@@ -82,6 +83,7 @@ typedef enum dt_combine_fault {
 typedef struct dt_combine_params {
   int32_t rank, ranks, experts, fault;
   int32_t meets;                   /* 1: the entry waits for every peer; 0: whoever stores to a peer does */
+  int32_t opens;                   /* 1: no kernel before this one has opened the run's epoch */
   uint32_t timeout_us, band_parts; /* band_parts: what a row adds to its band's counter, 2 * ceil(n / 256) */
   int64_t row_bytes;
   dt_combine_state *state;

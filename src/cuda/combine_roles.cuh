@@ -21,25 +21,47 @@ DT_DEVICE void dt_combine_await(const dt_combine_params &p, int32_t peer, const 
   }
 }
 
+/* Of this run. */
+DT_DEVICE uint32_t dt_combine_epoch(const dt_combine_params &p) {
+  return p.state->epoch + (uint32_t)p.opens;
+}
+
+/* Tells a peer that this rank's buffer is open for the rows of `epoch`. Release: what the stream did with the buffer
+ * before is done, as are the caller's stores (its counts). */
+DT_DEVICE void dt_combine_announce(const dt_combine_params &p, int32_t peer, uint32_t epoch) {
+  if (peer >= p.ranks || peer == p.rank) return;
+  if (dt_combine_failed(p)) return dt_release_sys(&p.peer_slot[peer]->failed, 1);
+  dt_release_sys(&p.peer_slot[peer]->entered, epoch);
+  if (p.fault == DT_COMBINE_FAULT_ARRIVED) dt_release_sys(&p.peer_slot[peer]->arrived, epoch);
+}
+
 /* Thread `peer` waits until that peer's buffer is open for this epoch's rows; the others return at once. The caller's
  * barrier passes it on. */
 DT_DEVICE void dt_combine_await_entry(const dt_combine_params &p, int32_t peer) {
   if (peer < p.ranks && peer != p.rank)
-    dt_combine_await(p, peer, &p.slots[peer].entered, p.state->epoch, DT_COMBINE_ERROR_ENTRY);
+    dt_combine_await(p, peer, &p.slots[peer].entered, dt_combine_epoch(p), DT_COMBINE_ERROR_ENTRY);
 }
 
-/* Publishes this rank's rows, waits for the others'. Whole block, after its thread 0 has acquired whatever this rank
- * stored; the barriers pass that on. */
+/* Publishes this rank's rows, waits for the others'. Whole warp, after one of its threads has acquired whatever this
+ * rank stored and a barrier has passed that on. */
 DT_DEVICE void dt_combine_close(const dt_combine_params &p) {
-  const int32_t peer = (int32_t)threadIdx.x;
+  const int32_t peer = (int32_t)(threadIdx.x % 32);
+  const uint32_t epoch = dt_combine_epoch(p);
   if (peer == 0 && *p.gemm_error != 0) dt_combine_fail(p, DT_COMBINE_ERROR_GEMM, -1, 0, *p.gemm_error);
-  __syncthreads();
-  if (peer >= p.ranks || peer == p.rank) return;
-  const uint32_t epoch = p.state->epoch;
-  dt_fence_sys();
-  if (dt_combine_failed(p)) return dt_release_sys(&p.peer_slot[peer]->failed, 1);
-  dt_release_sys(&p.peer_slot[peer]->arrived, epoch);
-  dt_combine_await(p, peer, &p.slots[peer].arrived, epoch, DT_COMBINE_ERROR_ARRIVAL);
+  __syncwarp();
+  if (peer < p.ranks && peer != p.rank) {
+    if (dt_combine_failed(p)) {
+      dt_release_sys(&p.peer_slot[peer]->failed, 1);
+    } else {
+      dt_release_sys(&p.peer_slot[peer]->arrived, epoch);
+      dt_combine_await(p, peer, &p.slots[peer].arrived, epoch, DT_COMBINE_ERROR_ARRIVAL);
+    }
+  }
+  __syncwarp();
+  if (peer == 0 && p.opens) {
+    p.state->epoch = epoch;
+    p.state->done = 0;
+  }
 }
 
 /* Until all tiles of the chunk's bands are stored. One thread. Acquire: pairs with the GEMM's release of each tile. */
@@ -96,7 +118,7 @@ DT_DEVICE void dt_combine_consume(const dt_combine_params &p, int32_t index, int
     last = dt_add_acq_rel(&p.state->done, 1) == (uint32_t)consumers - 1;
   }
   __syncthreads();
-  if (last) dt_combine_close(p);
+  if (last && threadIdx.x < 32) dt_combine_close(p);
 }
 
 #endif

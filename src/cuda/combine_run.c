@@ -57,10 +57,21 @@ static dt_cuda_gemm describe(const dt_combine *c, dt_combine_mode mode, const vo
   return gemm;
 }
 
+/* direct with the host's counts: nothing need be done before the tiles' launch, which opens the epoch, too. */
+static int opens_itself(const dt_combine *c, dt_combine_mode mode) {
+  return mode == DT_COMBINE_DIRECT && !c->params.meets;
+}
+/* direct: whether the tiles' launch closes the epoch; else a kernel of its own does. */
+static int closes_itself(const dt_combine *c) {
+  return c->config.entry == DT_COMBINE_ENTRY_BESIDE || c->recorder;
+}
+
 /* The launch that has the combine's roles: rows that wait for the peers' entry, or consumers beside the tiles. */
 static dt_status queue_roles(dt_combine *c, const dt_cuda_gemm *gemm, int consumers, cudaStream_t stream) {
-  dt_tile_combine params = {.combine = c->params, .gated = consumers == 0};
+  dt_tile_combine params = {
+      .combine = c->params, .gated = consumers == 0 && !c->params.meets, .closes = consumers == 0};
   int ctas;
+  params.combine.opens = consumers == 0 && opens_itself(c, DT_COMBINE_DIRECT);
   dt_status status = dt_gemm_prepare(gemm, c->workspace, stream, &params.gemm, &ctas);
   params.tile_ctas = ctas;
   return status ? status : dt_cuda_check(dt_tile_combine_launch(&params, consumers, stream), "tile kernel");
@@ -68,8 +79,9 @@ static dt_status queue_roles(dt_combine *c, const dt_cuda_gemm *gemm, int consum
 
 /* The tiles with stamps. */
 static dt_status queue_stamped(dt_combine *c, const dt_cuda_gemm *gemm, cudaStream_t stream) {
-  dt_stamped_combine params = {.combine = {.combine = c->params, .gated = !c->params.meets},
+  dt_stamped_combine params = {.combine = {.combine = c->params, .gated = !c->params.meets, .closes = 1},
                                .stamps = c->recorder->stamps};
+  params.combine.combine.opens = opens_itself(c, DT_COMBINE_DIRECT);
   dt_status status = dt_gemm_prepare(gemm, c->workspace, stream, &params.combine.gemm, &params.combine.tile_ctas);
   return status ? status : dt_cuda_check(dt_stamped_combine_launch(&params, stream), "tile kernel");
 }
@@ -89,19 +101,16 @@ dt_status dt_combine_run(dt_combine *c, dt_combine_mode mode, const void *a, con
   if (mode < DT_COMBINE_BULK || mode > DT_COMBINE_DIRECT)
     return dt_fail(DT_ERR_ARGUMENT, "mode: %d; bulk, signal or direct allowed", (int)mode);
   dt_status status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
-  if (!status) status = dt_cuda_check(dt_combine_enter_launch(&c->params, stream), "entry");
+  if (!status && !opens_itself(c, mode)) status = dt_cuda_check(dt_combine_enter_launch(&c->params, stream), "entry");
   if (!status && c->params.own_counts) status = dt_combine_queue_plan(c, mode, stream);
   if (status) return status;
   const dt_cuda_gemm gemm = describe(c, mode, a, b);
   if (mode == DT_COMBINE_SIGNAL)
     return c->config.launch == DT_COMBINE_LAUNCH_TWO ? run_two(c, &gemm, stream)
                                                      : queue_roles(c, &gemm, c->config.consumers, stream);
-  if (mode == DT_COMBINE_DIRECT && c->recorder)
-    status = queue_stamped(c, &gemm, stream);
-  else if (mode == DT_COMBINE_DIRECT && !c->params.meets)
-    status = queue_roles(c, &gemm, 0, stream);
-  else
-    status = dt_cuda_grouped_gemm(&gemm, c->workspace, stream);
+  if (mode == DT_COMBINE_DIRECT && c->recorder) return queue_stamped(c, &gemm, stream);
+  if (mode == DT_COMBINE_DIRECT && closes_itself(c)) return queue_roles(c, &gemm, 0, stream);
+  status = dt_cuda_grouped_gemm(&gemm, c->workspace, stream);
   if (status) return status;
   if (mode == DT_COMBINE_DIRECT) return dt_cuda_check(dt_combine_leave_launch(&c->params, stream), "exit");
   return dt_cuda_check(dt_combine_send_launch(&c->params, c->sms / 2 * 2, 0, stream), "put");

@@ -15,6 +15,7 @@ typedef struct dt_tile_combine {
   dt_combine_params combine;
   int32_t tile_ctas; /* CTAs from this one on are consumers */
   int32_t gated;     /* 1: no tile is stored before every peer has entered */
+  int32_t closes;    /* 1: the last cluster of tiles closes the epoch */
 } dt_tile_combine;
 
 /* `consumers` (even, may be 0) CTAs beside those of the tiles. */

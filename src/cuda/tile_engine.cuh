@@ -505,7 +505,10 @@ template <bool Gated> DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32
   }
   dt_store_all<false>(gemm, c);
   if (c.sequence > 1) dt_tile_stored<false>(gemm, shared, c.sequence - 2);
-  dt_bulk_wait_read<0>();
+  if constexpr (Gated)
+    dt_bulk_wait_all(); /* dt_gate_leave publishes it */
+  else
+    dt_bulk_wait_read<0>();
 }
 
 DT_DEVICE void dt_consume_layer(const dt_tile_layer &layer, uint32_t shared, uint32_t rank) {
@@ -562,6 +565,8 @@ template <bool Layer, bool Gated = false> DT_DEVICE void dt_run_cta(const dt_til
   if constexpr (Layer) dt_leave();
   if (Layer && dt_load_shared_word(shared + DT_SHARED_DEAD)) dt_pause_us(200); /* copies under way must land first */
   dt_cluster_sync(); /* the peer may still arrive at barriers of this CTA */
+  if constexpr (Gated)
+    if (threadIdx.x < 32 && dt_cluster_rank() == 0) dt_gate_leave(gemm);
 }
 
 /* Launches `kernel` with one of the parameter structures, so that it may come before the kernel ahead has ended. */
