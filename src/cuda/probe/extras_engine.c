@@ -100,25 +100,6 @@ static dt_status tile_table(const engine *e, int32_t rounds, dt_platform *platfo
   return dt_extras_table_finish(table, status, platform);
 }
 
-/* What one wave takes beyond the launches that it shares with a product without rows: first loads, one stage, its
- * stores and their drain. */
-static dt_status first_fill(const engine *e, int32_t rounds, dt_platform *platform) {
-  const int64_t rows = 2 * 128 * PAIRS;
-  double samples[DT_EXTRA_ROUNDS], empty = 0.0, wave = 0.0;
-  dt_status status = DT_OK;
-  for (int32_t r = -2; r < rounds && !status; r++) {
-    status = set_counts(e, 0, 1);
-    if (!status) status = run(e, rows, 256, 64, 1, 0, &empty);
-    if (!status) status = set_counts(e, rows, 1);
-    if (!status) status = run(e, rows, 256, 64, 1, 0, &wave);
-    if (r >= 0) samples[r] = wave - empty;
-  }
-  return status ? status
-                : dt_extras_constant(platform, "first_fill_s", samples, (size_t)rounds,
-                                     "one wave of the tile engine at K 64 minus the same launches without rows, event "
-                                     "to event: first loads, one stage, stores and their drain");
-}
-
 /* The same product in smaller units reads its weights more often: what that costs in time. */
 static dt_status raster_table(const engine *e, int32_t rounds, dt_platform *platform) {
   static const int32_t bands[] = {2, 4, 8, 16};
@@ -184,7 +165,6 @@ dt_status dt_extras_engine(dt_cuda_probe *probe, int32_t rounds, dt_platform *pl
   if (!status) status = rate_table(&e, rounds, platform);
   if (!status) status = tile_table(&e, rounds, platform);
   if (!status) status = raster_table(&e, rounds, platform);
-  if (!status) status = first_fill(&e, rounds, platform);
   if (e.begin) cudaEventDestroy(e.begin);
   if (e.end) cudaEventDestroy(e.end);
   cudaFree(e.a), cudaFree(e.b), cudaFree(e.out), cudaFree(e.workspace), cudaFree(e.counts), cudaFree(e.clock);

@@ -1,0 +1,104 @@
+/* What a product that sends its rows takes however many there are: the first fill and the last drain, which the limits
+ * of overlapped operators allow for (docs/combine.md). */
+#include <draintile/gemm.h>
+
+#include <string.h>
+
+#include "core/error.h"
+#include "cuda/driver.h"
+#include "extras.h"
+
+enum {
+  TILES = 132,
+  ROWS = 128 * TILES, /* one wave of an H200 */
+  N = 256,
+  K = 64,
+  AHEAD_NS = 60000 /* a spin before each product lets the host get ahead */
+};
+
+typedef struct wave {
+  cudaStream_t stream;
+  cudaEvent_t begin, end;
+  uint64_t *clock;
+  void *a, *b, *out, *workspace;
+  int32_t *counts;
+} wave;
+
+/* Event to event. */
+static dt_status run(const wave *w, int32_t rows, void *out, double *seconds) {
+  dt_cuda_gemm gemm;
+  dt_cuda_gemm_init(&gemm);
+  gemm.a = w->a, gemm.b = w->b, gemm.out = out, gemm.counts = w->counts;
+  gemm.experts = 1, gemm.rows_max = ROWS, gemm.n = N, gemm.k = K;
+  float ms = 0.0f;
+  cudaError_t error = cudaMemcpyAsync(w->counts, &rows, sizeof rows, cudaMemcpyHostToDevice, w->stream);
+  if (error == cudaSuccess) error = dt_clock_launch_kernel(AHEAD_NS, w->clock, w->stream);
+  if (error == cudaSuccess) error = cudaEventRecord(w->begin, w->stream);
+  dt_status status = dt_cuda_check(error, "one wave");
+  if (!status) status = dt_cuda_grouped_gemm(&gemm, w->workspace, w->stream);
+  if (status) return status;
+  error = cudaEventRecord(w->end, w->stream);
+  if (error == cudaSuccess) error = cudaEventSynchronize(w->end);
+  if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, w->begin, w->end);
+  *seconds = ms * 1e-3;
+  status = dt_cuda_check(error, "one wave");
+  return status ? status : dt_cuda_gemm_check(w->workspace, w->stream);
+}
+
+static dt_status allocate(wave *w) {
+  dt_cuda_gemm gemm;
+  size_t workspace = 0;
+  dt_cuda_gemm_init(&gemm);
+  gemm.rows_max = ROWS, gemm.n = N, gemm.k = K, gemm.experts = 1;
+  dt_status status = dt_cuda_gemm_workspace(&gemm, &workspace);
+  if (status) return status;
+  cudaError_t error = cudaMalloc(&w->workspace, workspace);
+  if (error == cudaSuccess) error = cudaMalloc((void **)&w->counts, sizeof *w->counts);
+  if (error == cudaSuccess) error = cudaMalloc((void **)&w->clock, 4 * sizeof *w->clock);
+  if (error == cudaSuccess) error = cudaEventCreate(&w->begin);
+  if (error == cudaSuccess) error = cudaEventCreate(&w->end);
+  if (error == cudaSuccess) error = cudaMalloc(&w->a, 2 * ROWS * K);
+  if (error == cudaSuccess) error = cudaMalloc(&w->b, 2 * N * K);
+  if (error == cudaSuccess) error = cudaMalloc(&w->out, 2 * ROWS * N);
+  if (error == cudaSuccess) error = cudaMemset(w->a, 0, 2 * ROWS * K);
+  if (error == cudaSuccess) error = cudaMemset(w->b, 0, 2 * N * K);
+  return dt_cuda_check(error, "one wave");
+}
+
+/* All waves on the first GPU; `remote` sends its rows to the second. */
+static dt_status measure(const wave *w, const dt_cuda_probe *probe, int32_t rounds, dt_platform *platform) {
+  double fill[DT_EXTRA_ROUNDS], drain[DT_EXTRA_ROUNDS], empty = 0.0, local = 0.0, remote = 0.0;
+  dt_interval rate;
+  const int sends = probe->ranks > 1 && dt_platform_lookup(platform, "rate_bytes_per_s", &rate) == DT_OK;
+  dt_status status = DT_OK;
+  for (int32_t r = -3; r < rounds && !status; r++) {
+    status = run(w, 0, w->out, &empty);
+    if (!status) status = run(w, ROWS, w->out, &local);
+    if (!status && sends) status = run(w, ROWS, probe->areas[0]->pieces[1], &remote);
+    if (status || r < 0) continue;
+    fill[r] = local - empty;
+    if (sends) drain[r] = remote - local - 2.0 * ROWS * N / rate.value;
+  }
+  if (!status)
+    status = dt_extras_constant(platform, "first_fill_s", fill, (size_t)rounds,
+                                "one wave of the tile engine at K 64 minus the same launches without rows, event to "
+                                "event: first loads, one stage, the stores and what of them is not hidden");
+  if (!status && sends)
+    status = dt_extras_constant(platform, "last_drain_s", drain, (size_t)rounds,
+                                "the same wave with its rows stored to a peer minus with its rows stored here, minus "
+                                "its bytes over rate_bytes_per_s: until the last bytes are there");
+  return status;
+}
+
+dt_status dt_extras_fill(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform) {
+  wave w = {.stream = probe->streams[0]};
+  int sms = 0;
+  dt_status status = dt_cuda_check(cudaSetDevice(0), "device");
+  if (!status) status = dt_cuda_hopper(&sms);
+  if (!status) status = allocate(&w);
+  if (!status) status = measure(&w, probe, rounds, platform);
+  if (w.begin) cudaEventDestroy(w.begin);
+  if (w.end) cudaEventDestroy(w.end);
+  cudaFree(w.a), cudaFree(w.b), cudaFree(w.out), cudaFree(w.workspace), cudaFree(w.counts), cudaFree(w.clock);
+  return status;
+}
