@@ -67,7 +67,7 @@ static dt_status measure_extras(void *context, int quick, dt_platform *platform)
   if (!status && quick) return dt_platform_add_note(platform, "matrix products and attention were not measured: quick");
   if (!status) status = dt_extras_compute(device->probe, rounds, platform);
   if (!status) status = dt_extras_engine(device->probe, rounds, platform);
-  if (!status) status = dt_extras_fill(device->probe, rounds, platform);
+  if (!status) status = dt_extras_ends(device->probe, rounds, platform);
   return status ? status : dt_extras_attention(device->probe, rounds, platform);
 }
 

@@ -90,7 +90,7 @@ static dt_status measure(const wave *w, const dt_cuda_probe *probe, int32_t roun
   return status;
 }
 
-dt_status dt_extras_fill(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform) {
+dt_status dt_extras_ends(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform) {
   wave w = {.stream = probe->streams[0]};
   int sms = 0;
   dt_status status = dt_cuda_check(cudaSetDevice(0), "device");

@@ -1,6 +1,6 @@
 /* Adds first_fill_s and last_drain_s, measured on this machine's GPUs, to a platform file that lacks them:
  *
- *   fill PLATFORM.json OUT.json     two GPUs; exit code 77 without a Hopper GPU
+ *   ends PLATFORM.json OUT.json     two GPUs; exit code 77 without a Hopper GPU
  */
 #include <draintile/platform.h>
 
@@ -18,16 +18,16 @@ int main(int argc, char **argv) {
   dt_platform *platform = NULL;
   dt_cuda_probe *probe = NULL;
   int sms;
-  if (argc != 3) return fprintf(stderr, "usage: fill PLATFORM.json OUT.json\n"), 2;
-  if (dt_cuda_hopper(&sms)) return fail("fill"), 77;
+  if (argc != 3) return fprintf(stderr, "usage: ends PLATFORM.json OUT.json\n"), 2;
+  if (dt_cuda_hopper(&sms)) return fail("ends"), 77;
   dt_status status = dt_platform_load(argv[1], &platform);
   if (!status) status = dt_cuda_probe_create(2, &probe);
-  if (!status) status = dt_extras_fill(probe, DT_EXTRA_ROUNDS, platform);
+  if (!status) status = dt_extras_ends(probe, DT_EXTRA_ROUNDS, platform);
   if (!status)
-    status = dt_platform_add_note(platform, "first_fill_s and last_drain_s were measured by bench_fill in a later job, "
+    status = dt_platform_add_note(platform, "first_fill_s and last_drain_s were measured by bench_ends in a later job, "
                                             "on other cards");
   if (!status) status = dt_platform_save(platform, argv[2]);
-  if (status) fail("fill");
+  if (status) fail("ends");
   static const char *const names[] = {"first_fill_s", "last_drain_s"};
   for (int i = 0; i < 2 && !status; i++) {
     dt_interval x;
