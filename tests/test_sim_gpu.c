@@ -327,7 +327,8 @@ static void test_refused(void **state) {
   REFUSED(DT_ERR_ARGUMENT, "tokens[1]", l.tokens[1] = -1);
   REFUSED(DT_ERR_ARGUMENT, "cache_bytes", l.costs.cache_bytes = 0);
   REFUSED(DT_ERR_ARGUMENT, "sim_layer_plan_s", l.costs.plan_s = NAN);
-  REFUSED(DT_ERR_UNSUPPORTED, "signal", o.schedule = DT_SCHEDULE_SIGNAL);
+  REFUSED(DT_ERR_UNSUPPORTED, "schedule", o.schedule = (dt_schedule)9);
+  REFUSED(DT_ERR_ARGUMENT, "consumers", o.schedule = DT_SCHEDULE_SIGNAL; o.consumers = 3);
   REFUSED(DT_ERR_ARGUMENT, "raster_bands", o.raster_bands = 3);
 }
 

@@ -115,6 +115,8 @@ typedef struct dt_cuda_moe_stats {
   int64_t sent_rows, received_rows;       /* combine rows from and to other ranks' experts */
   int64_t tasks;                          /* L1 and L2 tickets */
   uint64_t dispatch_bytes, combine_bytes; /* this rank sent to other ranks */
+  int32_t sms, send_sms, consumers;       /* multiprocessors: of all; of those, with dedup, for the dispatch kernel at
+                                             first, and, with signal, of consumers */
 } dt_cuda_moe_stats;
 dt_status dt_cuda_moe_stats_read(dt_cuda_moe *moe, void *stream, dt_cuda_moe_stats *stats);
 /* Device memory that the layer holds, weights apart. */

@@ -124,6 +124,7 @@ typedef struct dt_layer_costs {
   double fill_s;                          /* from a wait's end to the first multiplication */
   double release_s, store_s;              /* a stored tile of L1 until it is seen; a tile's stores at once */
   double put_s, reduce_s;                 /* serial's puts; the reduction: before the first byte */
+  double consumer_bytes_per_s;            /* signal: a multiprocessor that puts, until the link is full */
   double reduce_bytes_per_s;
 } dt_layer_costs;
 /* Tile times from table tile_s, the link from the burst tables, launches and fences; what no calibration measures has
@@ -154,6 +155,7 @@ void dt_layer_model_init(dt_layer_model *model);
 typedef struct dt_layer_order {
   dt_schedule schedule;
   int32_t raster_bands, group_tasks, lead, wave_experts; /* 0: the layer's; group_tasks: of clusters */
+  int32_t consumers, segment_bands;                      /* signal, as dt_cuda_moe_config */
 } dt_layer_order;
 
 typedef struct dt_layer_answer {
@@ -164,8 +166,8 @@ typedef struct dt_layer_answer {
 } dt_layer_answer;
 
 /* answers[count], the caller's; they share one clock, that of L1 and L2 alone. DT_ERR_ARGUMENT names the field,
- * DT_ERR_UNSUPPORTED a schedule that GPUs do not have (signal), DT_ERR_INPUT counts with which a rank waits for ever,
- * DT_ERR_MEMORY. After an error what answers hold is not defined. */
+ * DT_ERR_INPUT counts with which a rank waits for ever, DT_ERR_MEMORY. After an error what answers hold is not defined.
+ */
 dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *orders,
                          int32_t count, dt_layer_answer *answers);
 /* Seconds of L1 and L2 alone, rows in place, nothing leaves. Errors as dt_layer_price. */
@@ -173,7 +175,7 @@ dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs
 
 /* `auto` on GPUs: prices every schedule, in the grouping given (its schedule does not matter), or, NULL, the layer's;
  * direct, unless another promises 0.5 % more. *choice is written on success only; errors as dt_layer_price. */
-enum { DT_LAYER_CHOICES = 5 };
+enum { DT_LAYER_CHOICES = 6 };
 typedef struct dt_layer_choice {
   dt_layer_order best;
   double predicted_s;

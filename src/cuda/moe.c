@@ -92,13 +92,22 @@ static int head_of(const dt_cuda_moe *m) {
   return m->config.head < 0 ? 0 : m->config.head > 0 ? m->config.head : m->config.dedup ? HEAD_DEDUP : HEAD;
 }
 
-/* whole: before anything else, on all multiprocessors. Where ranks share a device, kernels that wait may not fill it.
- */
+/* Where ranks share a device, kernels that wait may not fill it. */
+static int most_send_sms(const dt_cuda_moe *m) {
+  const int all = m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER;
+  return m->layer.crowded ? (all + 2) / 4 * 2 : all;
+}
+
+int dt_cuda_moe_send_sms(const dt_cuda_moe *m) {
+  const int most = most_send_sms(m), wanted = in_turn(m) ? most : m->config.send_sms ? m->config.send_sms : SEND_SMS;
+  return wanted < most ? wanted : most;
+}
+
+/* whole: before anything else, on all multiprocessors. */
 static dt_status launch_dispatch(dt_cuda_moe *m, int whole, cudaStream_t stream) {
   if (!m->layer.dedup) return dt_cuda_check(dt_layer_dispatch_launch(&m->layer, m->sms, stream), "dispatch");
-  const int all = m->sms / DT_TILE_CLUSTER * DT_TILE_CLUSTER, most = m->layer.crowded ? (all + 2) / 4 * 2 : all;
-  const int wanted = whole ? most : m->config.send_sms ? m->config.send_sms : SEND_SMS;
-  return dt_cuda_check(dt_layer_send_launch(&m->layer, wanted < most ? wanted : most, stream), "dispatch");
+  return dt_cuda_check(dt_layer_send_launch(&m->layer, whole ? most_send_sms(m) : dt_cuda_moe_send_sms(m), stream),
+                       "dispatch");
 }
 
 dt_status dt_cuda_moe_queue(dt_cuda_moe *m, const dt_cuda_moe_input *input, cudaStream_t stream) {

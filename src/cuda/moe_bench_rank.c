@@ -142,8 +142,8 @@ static dt_status choose(dt_moe_bench_rank *r, const dt_moe_bench_method *m) {
   if (m->part >= 0) return DT_OK;
   if (r->set && r->set->schedule == m->schedule && r->set->raster_bands == m->raster_bands &&
       r->set->group_tasks == m->group_tasks && r->set->lead == m->lead && r->set->wave_experts == m->wave_experts &&
-      r->set->dedup == m->dedup && r->set->head == m->head && r->set->send_sms == m->send_sms &&
-      r->set->ahead == m->ahead)
+      r->set->consumers == m->consumers && r->set->segment_bands == m->segment_bands && r->set->dedup == m->dedup &&
+      r->set->head == m->head && r->set->send_sms == m->send_sms && r->set->ahead == m->ahead)
     return DT_OK;
   dt_cuda_moe_config config;
   dt_cuda_moe_config_init(&config);
@@ -152,6 +152,8 @@ static dt_status choose(dt_moe_bench_rank *r, const dt_moe_bench_method *m) {
   config.group_tasks = m->group_tasks;
   config.lead = m->lead;
   config.wave_experts = m->wave_experts;
+  config.consumers = m->consumers;
+  config.segment_bands = m->segment_bands;
   config.dedup = m->dedup;
   config.head = m->head;
   config.send_sms = m->send_sms;

@@ -70,6 +70,9 @@ dt_status dt_cuda_moe_stats_read(dt_cuda_moe *m, void *stream, dt_cuda_moe_stats
                                .sent_rows = s.sent_rows,
                                .received_rows = s.received_rows,
                                .tasks = s.tasks,
+                               .sms = m->sms,
+                               .send_sms = m->config.dedup ? dt_cuda_moe_send_sms(m) : 0,
+                               .consumers = m->consumers,
                                .dispatch_bytes = (uint64_t)s.dispatch_rows * row_bytes,
                                .combine_bytes = (uint64_t)s.sent_rows * row_bytes};
   return DT_OK;

@@ -77,6 +77,7 @@ size_t dt_cuda_moe_sources_offset(const dt_moe_plan *plan);
 
 /* moe.c: one launch after the other; what of the plan a forward's input is. */
 dt_status dt_cuda_moe_queue(dt_cuda_moe *moe, const dt_cuda_moe_input *input, cudaStream_t stream);
+int dt_cuda_moe_send_sms(const dt_cuda_moe *moe); /* with dedup, of the dispatch kernel */
 void dt_cuda_moe_take_input(dt_moe_plan *plan, const dt_cuda_moe_input *input);
 
 /* moe_check.c: waits for `stream` and copies the state. */

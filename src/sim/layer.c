@@ -17,10 +17,12 @@ static dt_status no_memory(void) {
 
 static dt_layer_order with_defaults(const dt_layer_order *order, int32_t clusters) {
   dt_layer_order full = *order;
-  if (full.raster_bands == 0) full.raster_bands = 16;
+  const int signal = full.schedule == DT_SCHEDULE_SIGNAL;
+  if (full.raster_bands == 0) full.raster_bands = signal ? 4 : 16;
+  if (full.segment_bands == 0) full.segment_bands = 1;
   if (full.lead == 0) full.lead = 1;
   if (full.schedule == DT_SCHEDULE_WAVE) full.lead = 0;
-  if (full.schedule == DT_SCHEDULE_SERIAL || full.schedule == DT_SCHEDULE_DIRECT) full.lead = LAYER_LEAD_ALL;
+  if (full.schedule == DT_SCHEDULE_SERIAL || full.schedule == DT_SCHEDULE_DIRECT || signal) full.lead = LAYER_LEAD_ALL;
   if (full.schedule != DT_SCHEDULE_WAVE) full.wave_experts = 0;
   if (full.group_tasks == 0) full.group_tasks = (full.schedule == DT_SCHEDULE_WAVE ? 6 : 2) * clusters;
   return full;
@@ -41,7 +43,8 @@ static dt_status create_rank(layer_world *world, int32_t index) {
   rank->cluster = calloc((size_t)world->clusters, sizeof *rank->cluster);
   rank->arrived = calloc(bands, sizeof *rank->arrived);
   rank->released = calloc(bands, sizeof *rank->released);
-  int good = rank->cluster && rank->arrived && rank->released;
+  rank->stored = calloc(bands, sizeof *rank->stored);
+  int good = rank->cluster && rank->arrived && rank->released && rank->stored;
   for (int l1 = 0; l1 < 2; l1++) {
     const size_t columns = (size_t)(l1 ? world->columns_1 : world->columns_2);
     rank->weights[l1] = calloc(experts * columns + 1, sizeof *rank->weights[l1]);
@@ -61,6 +64,7 @@ static void release_world(layer_world *world) {
     free(rank->cluster);
     free(rank->arrived);
     free(rank->released);
+    free(rank->stored);
     for (int l1 = 0; l1 < 2; l1++) free(rank->weights[l1]), free(rank->rows[l1]);
     free(rank->pieces);
   }
@@ -149,7 +153,10 @@ static dt_status read_answer(const layer_world *world, dt_layer_answer *answer) 
     const double end = fmax(rank->sent, world->dispatched);
     answer->tiles_s = fmax(answer->tiles_s, end);
     answer->memory_bytes = fmax(answer->memory_bytes, rank->traffic);
-    sent = fmax(sent, world->order.schedule == DT_SCHEDULE_SERIAL && !world->alone ? put_end(world, r, end) : end);
+    double there = end;
+    if (!world->alone && world->order.schedule == DT_SCHEDULE_SERIAL) there = put_end(world, r, end);
+    if (!world->alone && world->order.schedule == DT_SCHEDULE_SIGNAL) there = fmax(end, layer_signal_end(world, r));
+    sent = fmax(sent, there);
     tokens = fmax(tokens, (double)m->tokens[r]);
   }
   const double reduced = tokens * (m->top_k + 1.0) * 2.0 * (double)m->hidden;
@@ -164,7 +171,7 @@ static dt_status read_answer(const layer_world *world, dt_layer_answer *answer) 
 
 static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *order,
                           int32_t alone, double clock, uint32_t chance, dt_layer_answer *answer, double *energy) {
-  const int32_t clusters = model->sms / 2;
+  const int32_t clusters = (model->sms - (alone ? 0 : layer_consumers(order, model->sms))) / 2;
   layer_world world = {.model = model,
                        .costs = costs,
                        .order = with_defaults(order, clusters),
@@ -269,10 +276,13 @@ static dt_status check(const dt_layer_model *m) {
   return DT_OK;
 }
 
-static dt_status check_order(const dt_layer_order *o) {
-  if (o->schedule < DT_SCHEDULE_SERIAL || o->schedule > DT_SCHEDULE_ALTERNATE || o->schedule == DT_SCHEDULE_SIGNAL)
-    return dt_fail(DT_ERR_UNSUPPORTED, "schedule: %s; serial, direct, wave, interleave or alternate on GPUs",
+static dt_status check_order(const dt_layer_order *o, int32_t sms) {
+  if (o->schedule < DT_SCHEDULE_SERIAL || o->schedule > DT_SCHEDULE_ALTERNATE)
+    return dt_fail(DT_ERR_UNSUPPORTED, "schedule: %s; serial, signal, direct, wave, interleave or alternate on GPUs",
                    dt_schedule_name(o->schedule));
+  if (o->consumers < 0 || o->consumers % 2 != 0 || layer_consumers(o, sms) > sms - 2 || o->segment_bands < 0)
+    return dt_fail(DT_ERR_ARGUMENT, "consumers, segment_bands: %d, %d; 0 or more, the first even and below %d",
+                   o->consumers, o->segment_bands, sms);
   if (o->raster_bands < 0 || o->raster_bands % 2 != 0 || o->group_tasks < 0 || o->lead < 0 || o->wave_experts < 0)
     return dt_fail(DT_ERR_ARGUMENT,
                    "raster_bands, group_tasks, lead, wave_experts: %d, %d, %d, %d; 0 or more, the first even",
@@ -289,7 +299,7 @@ dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *cost
   double clock = 1.0;
   dt_status status = check(model);
   if (!status) status = dt_layer_costs_check(costs);
-  for (int32_t i = 0; !status && i < count; i++) status = check_order(&orders[i]);
+  for (int32_t i = 0; !status && i < count; i++) status = check_order(&orders[i], model->sms);
   if (!status) status = find_clock(model, costs, &clock);
   for (int32_t i = 0; !status && i < count; i++) status = median_of(model, costs, &orders[i], clock, &answers[i]);
   return status;

@@ -65,8 +65,9 @@ typedef struct layer_rank {
   double link_free;            /* when the link will have sent all it was given */
   layer_piece *pieces;
   int32_t piece_count, next_piece, started;
-  double sent;   /* when this rank's rows are at their owners */
-  double energy; /* seconds of all multiprocessors at the full rate */
+  double sent;    /* when this rank's rows are at their owners */
+  double *stored; /* [bands]; signal: when all of L2's tiles until now are stored */
+  double energy;  /* seconds of all multiprocessors at the full rate */
 } layer_rank;
 
 typedef enum layer_event_kind { LAYER_START, LAYER_ARRIVED, LAYER_COPIED, LAYER_RELEASED } layer_event_kind;
@@ -119,6 +120,10 @@ void layer_dispatch_start(layer_world *world, int32_t rank);                    
 void layer_copy_next(layer_world *world, int32_t rank, int32_t piece, int32_t rows); /* a warp beside them */
 /* Gives bytes to the link; returns when they are visible, and in *accepted when their sender goes on. */
 double layer_link(layer_world *world, layer_rank *rank, double bytes, double *accepted);
+
+/* layer_signal.c */
+int32_t layer_consumers(const dt_layer_order *order, int32_t sms); /* multiprocessors of them */
+double layer_signal_end(const layer_world *world, int32_t rank);   /* when all that they put is at its owners */
 
 /* layer_memory.c */
 void layer_advance(layer_world *world, layer_rank *rank); /* to world->now */

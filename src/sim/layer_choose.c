@@ -6,7 +6,8 @@ static const double same_price = 0.005;
 
 dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *grouping,
                           dt_layer_choice *choice) {
-  static const dt_schedule schedules[DT_LAYER_CHOICES] = {DT_SCHEDULE_DIRECT, DT_SCHEDULE_SERIAL, DT_SCHEDULE_WAVE,
+  static const dt_schedule schedules[DT_LAYER_CHOICES] = {DT_SCHEDULE_DIRECT,     DT_SCHEDULE_SERIAL,
+                                                          DT_SCHEDULE_SIGNAL,     DT_SCHEDULE_WAVE,
                                                           DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
   dt_layer_order orders[DT_LAYER_CHOICES];
   for (int32_t i = 0; i < DT_LAYER_CHOICES; i++) {

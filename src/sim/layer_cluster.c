@@ -190,12 +190,13 @@ void layer_finish(layer_world *world, int32_t index, int32_t self) {
     else
       layer_push(world, (layer_event){.at = stored, .kind = LAYER_RELEASED, .rank = index, .index = c->task});
   } else {
-    const double rows =
-        world->alone || world->order.schedule == DT_SCHEDULE_SERIAL ? 0.0 : rows_away(world, index, task);
+    const int stays = world->order.schedule == DT_SCHEDULE_SERIAL || world->order.schedule == DT_SCHEDULE_SIGNAL;
+    const double rows = world->alone || stays ? 0.0 : rows_away(world, index, task);
     double visible = stored;
     c->accepted = 0.0;
     if (rows > 0.0) visible = fmax(visible, layer_link(world, rank, 2.0 * LAYER_COLUMN_2 * rows, &c->accepted));
     rank->sent = fmax(rank->sent, visible);
+    for (int32_t i = 0; i <= task->pair; i++) rank->stored[task->band[i]] = fmax(rank->stored[task->band[i]], stored);
   }
   go_on(world, rank, self, 0);
 }

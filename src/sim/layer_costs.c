@@ -40,6 +40,7 @@ static const struct {
     {offsetof(dt_layer_costs, put_s), "sim_layer_put_s", 4e-6},
     {offsetof(dt_layer_costs, reduce_s), "sim_layer_reduce_s", 6e-6},
     {offsetof(dt_layer_costs, reduce_bytes_per_s), "sim_layer_reduce_bytes_per_s", NAN},
+    {offsetof(dt_layer_costs, consumer_bytes_per_s), "sim_layer_consumer_bytes_per_s", 45e9},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 static const double burst_bytes = 32768.0; /* of a producer: what the burst tables were measured for most densely */
@@ -133,7 +134,8 @@ dt_status dt_layer_costs_check(const dt_layer_costs *costs) {
                {"copy_warps", costs->copy_warps},
                {"expand_bytes_per_s", costs->expand_bytes_per_s},
                {"sm_bytes_per_s", costs->sm_bytes_per_s},
-               {"reduce_bytes_per_s", costs->reduce_bytes_per_s}};
+               {"reduce_bytes_per_s", costs->reduce_bytes_per_s},
+               {"consumer_bytes_per_s", costs->consumer_bytes_per_s}};
   for (size_t i = 0; i < sizeof above / sizeof *above; i++)
     if (above[i].value <= 0.0)
       return dt_fail(DT_ERR_ARGUMENT, "%s: %g; a number above 0 is allowed", above[i].name, above[i].value);

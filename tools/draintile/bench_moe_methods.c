@@ -15,11 +15,12 @@ const char *const bench_moe_routers[] = {"balanced", "skewed", "crossed", NULL};
 
 /* wave: by tiles. wave-published: so many experts a wave that there are two L1 tiles a multiprocessor, the rule of the
  * published baseline. */
-enum { SERIAL, DIRECT, WAVE, WAVE_PUBLISHED, INTERLEAVE, ALTERNATE };
-const char *const bench_moe_schedules[] = {"serial",     "direct",    "wave", "wave-published",
-                                           "interleave", "alternate", NULL};
-static const dt_schedule schedule_of[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_DIRECT,     DT_SCHEDULE_WAVE,
-                                          DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
+enum { SERIAL, SIGNAL, DIRECT, WAVE, WAVE_PUBLISHED, INTERLEAVE, ALTERNATE };
+const char *const bench_moe_schedules[] = {"serial",         "signal",     "direct",    "wave",
+                                           "wave-published", "interleave", "alternate", NULL};
+static const dt_schedule schedule_of[] = {DT_SCHEDULE_SERIAL,   DT_SCHEDULE_SIGNAL, DT_SCHEDULE_DIRECT,
+                                          DT_SCHEDULE_WAVE,     DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE,
+                                          DT_SCHEDULE_ALTERNATE};
 
 enum { TILE_ROWS = 128, TILE_COLUMNS_1 = 128 /* of gate and as many of up */, RANKS_MOST = 8 };
 
@@ -66,6 +67,8 @@ static int add_named(const tool_args *args, int which, const dt_moe_bench_method
   snprintf(name, sizeof name, "%s%s", bench_moe_schedules[which], dedup_suffix(args, method->dedup));
   append(name, "group", method->group_tasks);
   append(name, "lead", method->lead);
+  append(name, "consumers", method->consumers);
+  append(name, "segments", method->segment_bands);
   append(name, "head", method->head);
   append(name, "send", method->send_sms);
   append(name, "ahead", method->ahead);
@@ -93,19 +96,27 @@ static int add_dispatches(const tool_args *args, int which, dt_moe_bench_method 
   return code;
 }
 
-/* A schedule in each grouping that was asked for; 0 is the schedule's own and not in the name. */
+/* A schedule in each grouping that was asked for, signal with each number of consumers and of bands; 0 is the
+ * schedule's own and not in the name. */
 static int add_schedule(const tool_args *args, const bench_moe_row *row, int32_t sms, int which, int dedup,
                         bench_moe_methods *methods) {
   const int grouped = which == WAVE || which == INTERLEAVE || which == ALTERNATE;
   const int leads = which == INTERLEAVE || which == ALTERNATE;
   const arg_value *groups = grouped ? args_list(args, "group-tasks") : &unset;
   const arg_value *lead = leads ? args_list(args, "lead") : &unset;
+  const arg_value *consumers = which == SIGNAL ? args_list(args, "consumers") : groups;
+  const arg_value *segments = which == SIGNAL ? args_list(args, "segment-bands") : lead;
   int code = TOOL_OK;
-  for (int g = 0; g < groups->list_count && code == TOOL_OK; g++)
-    for (int l = 0; l < lead->list_count && code == TOOL_OK; l++) {
+  for (int i = 0; i < consumers->list_count && code == TOOL_OK; i++)
+    for (int j = 0; j < segments->list_count && code == TOOL_OK; j++) {
       dt_moe_bench_method method = layer_method(args, which, dedup);
-      method.group_tasks = groups->list[g];
-      method.lead = lead->list[l];
+      if (which == SIGNAL) {
+        method.consumers = consumers->list[i];
+        method.segment_bands = segments->list[j];
+      } else {
+        method.group_tasks = groups->list[i];
+        method.lead = lead->list[j];
+      }
       if (which == WAVE_PUBLISHED) method.wave_experts = published_wave(row, sms);
       code = add_dispatches(args, which, method, methods);
     }
@@ -164,8 +175,13 @@ static int price_alike(device_layer *layer, const int64_t *rows, int32_t first, 
     const dt_moe_bench_method *method = &methods->list[m];
     if (method->part >= 0 || !method->graph || !dispatches_alike(method, like)) continue;
     of[count] = m;
-    orders[count++] = (dt_layer_order){method->schedule, method->raster_bands, method->group_tasks, method->lead,
-                                       method->wave_experts};
+    orders[count++] = (dt_layer_order){.schedule = method->schedule,
+                                       .raster_bands = method->raster_bands,
+                                       .group_tasks = method->group_tasks,
+                                       .lead = method->lead,
+                                       .wave_experts = method->wave_experts,
+                                       .consumers = method->consumers,
+                                       .segment_bands = method->segment_bands};
   }
   layer->dedup = like->dedup != 0;
   layer->dispatch_rows = layer->dedup ? rows : NULL;

@@ -69,6 +69,8 @@ static json_t *method_json(const bench_moe_methods *methods, int32_t m, const dt
     json_object_set_new(json, "group_tasks", json_integer(method->group_tasks));
     json_object_set_new(json, "lead", json_integer(method->lead));
     json_object_set_new(json, "wave_experts", json_integer(method->wave_experts));
+    json_object_set_new(json, "consumers", json_integer(method->consumers));
+    json_object_set_new(json, "segment_bands", json_integer(method->segment_bands));
     json_object_set_new(json, "dedup", json_boolean(method->dedup));
     json_object_set_new(json, "head", json_integer(method->head));
     json_object_set_new(json, "send_sms", json_integer(method->send_sms));

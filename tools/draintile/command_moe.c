@@ -127,20 +127,14 @@ static int share_memory(moe_job *job) {
   int code = map_shared(job);
   if (code) return code;
   const arg_value *list = args_list(job->args, "schedule");
-  int skipped = 0;
   *shared->run_count = 1; /* serial, the baseline of every figure */
   for (int i = 0; i < list->list_count; i++) {
     if (list->list[i] == SCHEDULE_AUTO)
       job->choose = 1;
-    else if (job->gpus && list->list[i] == DT_SCHEDULE_SIGNAL) /* the option's default, or one of all */
-      skipped = 1;
+    else if (job->gpus && !args_given(job->args, "schedule")) /* the option's default is that of CPUs */
+      shared->schedules[(*shared->run_count)++] = DT_SCHEDULE_DIRECT;
     else if (list->list[i] != DT_SCHEDULE_SERIAL)
       shared->schedules[(*shared->run_count)++] = list->list[i];
-  }
-  if (skipped && list->list_count == 1) {
-    if (args_given(job->args, "schedule"))
-      return log_fail(TOOL_USAGE, "--schedule: signal; allowed on cuda: serial, direct, wave, interleave, alternate");
-    shared->schedules[(*shared->run_count)++] = DT_SCHEDULE_DIRECT;
   }
   for (int32_t i = 0; i < RUNS_MAX * job->ranks; i++)
     shared->runs[i].verdict = (figures_verdict){.bit_equal = 1, .worst_token = -1};
@@ -255,7 +249,7 @@ static int run_job(moe_job *job) {
   if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
   if (code == TOOL_OK) code = device_machine_read(args_text(args, "platform"), &job->machine);
   if (code == TOOL_OK) code = open_checkpoint(job);
-  if (code == TOOL_OK) code = moe_input_open(args_text(args, "input"), job->info, &job->input);
+  if (code == TOOL_OK) code = moe_input_open(args_text(args, "input"), job->info, !job->gpus, &job->input);
   if (code) return code;
   job->top_k = job->input.top_k ? job->input.top_k : job->info->top_k;
   job->repeat = (int32_t)args_int(args, "repeat");
@@ -294,7 +288,8 @@ static const arg_option options[] = {
     OPTIONS_MEASURE,
     OPTIONS_LINK,
     OPT_INT("workers", "N", "1", 1, 1024, "computing threads of a rank"),
-    OPT_INT("consumers", "N", "1", 0, 1024, "threads of a rank that carry dispatch and segments"),
+    OPT_INT("consumers", "N", "1", 0, 1024,
+            "threads of a rank that carry dispatch and segments; cuda: multiprocessors that put them"),
     OPT_INT("tile-m", "M", "128", 1, 4096, "rows of a band"),
     OPT_INT("tile-n", "N", "0", 0, 65536, "columns of a tile; 0: by the layer's sizes"),
     OPT_CHOICE("layout", "LAYOUT", "packed", layout_names, "rows in memory"),

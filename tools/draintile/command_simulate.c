@@ -313,10 +313,6 @@ static int simulate_all(simulate_job *job) {
     }
     int seen = 0;
     for (int run = 0; run < job->run_count; run++) seen |= job->runs[run].schedule == schedule;
-    if (schedule == DT_SCHEDULE_SIGNAL && job->gpu) {
-      log_note("signal: not on GPUs");
-      continue;
-    }
     if (!seen && code == TOOL_OK) code = simulate_one(job, schedule);
   }
   return code;

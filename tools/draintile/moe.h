@@ -24,7 +24,8 @@ enum { RUNS_MAX = SCHEDULES };
 typedef struct moe_rank_run {
   dt_plan_config plan; /* as the executor resolved it */
   figures_verdict verdict;
-  uint64_t spans_lost; /* on a GPU, with --trace: for which it had no room */
+  uint64_t spans_lost;              /* on a GPU, with --trace: for which it had no room */
+  int32_t sms, send_sms, consumers; /* on a GPU, as dt_cuda_moe_stats */
 } moe_rank_run;
 
 typedef struct moe_rank_facts {

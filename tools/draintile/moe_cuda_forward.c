@@ -33,6 +33,8 @@ dt_cuda_moe_config moe_cuda_config(const moe_cuda_run *run, dt_schedule schedule
   config.group_tasks = job->config.group_tasks;
   config.lead = job->config.lead;
   config.wave_experts = schedule == DT_SCHEDULE_WAVE ? job->config.wave_experts : 0;
+  if (args_given(job->args, "consumers")) config.consumers = job->config.consumers;
+  config.segment_bands = job->config.segment_bands;
   config.dedup = args_choice(job->args, "dedup");
   config.timestamps = run->traced;
   if (args_set(job->args, "timeout")) config.timeout_s = job->comm.timeout_s;
@@ -137,6 +139,7 @@ int moe_cuda_forward(moe_cuda_run *run, int32_t index, int32_t repeat) {
   if (!status && index == 0) status = time_parts(run, &stats);
   if (status) return moe_cuda_fail(run, status);
   note_sent(run, index);
+  result->sms = seen.sms, result->send_sms = seen.send_sms, result->consumers = seen.consumers;
   if (!baseline && memcmp(run->serial, run->output, moe_cuda_output_bytes(run)) != 0) result->verdict.bit_equal = 0;
   if (repeat >= 0) *moe_sample(job, index, repeat, run->link->rank) = stats;
   atomic_fetch_add(&run->link->account->progress, 1);

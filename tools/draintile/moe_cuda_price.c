@@ -7,9 +7,8 @@
 #include "moe_cuda.h"
 
 /* Options of the CPU executor that have no meaning on a GPU. */
-static const char *const cpu_only[] = {"workers",       "consumers",    "tile-m",        "tile-n",
-                                       "layout",        "order",        "segment-bands", "link-rate",
-                                       "link-capacity", "link-latency", "delay",         "delay-seed"};
+static const char *const cpu_only[] = {"workers",   "tile-m",        "tile-n",       "layout", "order",
+                                       "link-rate", "link-capacity", "link-latency", "delay",  "delay-seed"};
 
 int moe_cuda_options(moe_job *job) {
   for (size_t i = 0; i < ARGS_COUNT(cpu_only); i++)
@@ -19,6 +18,8 @@ int moe_cuda_options(moe_job *job) {
     return log_fail(TOOL_USAGE, "hidden, intermediate: %lld, %lld; allowed on cuda: multiples of 8",
                     (long long)job->info->hidden, (long long)job->info->intermediate);
   if (job->ranks > 8) return log_fail(TOOL_USAGE, "--ranks: %d; allowed on cuda: 1 to 8", job->ranks);
+  if (args_given(job->args, "consumers") && (job->config.consumers % 2 || job->config.consumers > 64))
+    return log_fail(TOOL_USAGE, "--consumers: %d; allowed on cuda: an even number up to 64", job->config.consumers);
   if (job->config.raster_bands % 2)
     return log_fail(TOOL_USAGE, "--raster-bands: %d; allowed on cuda: even", job->config.raster_bands);
   if (args_choice(job->args, "dedup") && args_set(job->args, "trace"))
@@ -67,7 +68,9 @@ static dt_layer_order order_of(const moe_job *job, dt_schedule schedule) {
                           .raster_bands = job->config.raster_bands,
                           .group_tasks = job->config.group_tasks,
                           .lead = job->config.lead,
-                          .wave_experts = job->config.wave_experts};
+                          .wave_experts = job->config.wave_experts,
+                          .consumers = args_given(job->args, "consumers") ? job->config.consumers : 0,
+                          .segment_bands = job->config.segment_bands};
 }
 
 int moe_cuda_predict(moe_job *job) {

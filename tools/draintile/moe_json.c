@@ -48,6 +48,12 @@ static json_t *run_json(const moe_job *job, int32_t index, const moe_figures *f)
   json_object_set_new(run, "device_bytes", json_whole(peak_bytes(job)));
   json_object_set_new(run, "stages", json_named_figures(moe_stage_names, f->stages_s, STAGES));
   json_object_set_new(run, "busy", busy_json(job, busy_s));
+  if (job->gpus) {
+    const moe_rank_run *on = moe_run_of(job, index, 0);
+    json_object_set_new(run, "sms", json_integer(on->sms));
+    json_object_set_new(run, "send_sms", json_integer(on->send_sms));
+    json_object_set_new(run, "consumers", json_integer(on->consumers));
+  }
   if (job->gpus) json_object_set_new(run, "spans_lost", json_whole_unsigned(moe_spans_lost(job, index)));
   json_object_set_new(run, "samples_s", json_figures(f->samples_s, (size_t)job->repeat));
   return run;
@@ -82,8 +88,10 @@ static json_t *setting_json(const moe_job *job) {
   if (job->gpus) json_object_set_new(setting, "gpus", json_integer(job->gpus));
   json_object_set_new(setting, "layer", json_integer(job->layer));
   json_object_set_new(setting, "ranks", json_integer(job->ranks));
-  json_object_set_new(setting, "workers", json_integer(job->config.workers));
-  json_object_set_new(setting, "consumers", json_integer(job->config.consumers));
+  if (!job->gpus) { /* GPUs: by run */
+    json_object_set_new(setting, "workers", json_integer(job->config.workers));
+    json_object_set_new(setting, "consumers", json_integer(job->config.consumers));
+  }
   json_object_set_new(setting, "tokens", json_whole(job->input.tokens));
   json_object_set_new(setting, "hidden", json_whole(job->info->hidden));
   json_object_set_new(setting, "intermediate", json_whole(job->info->intermediate));
