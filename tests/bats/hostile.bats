@@ -76,3 +76,22 @@ load common
   run --separate-stderr "$DRAINTILE" bench residual --platform x --json /no/such/folder/x
   refused 3 '--json: /no/such/folder/x: No such file'
 }
+
+@test "more tokens than memory: said at once, not found out by the kernel" {
+  make_inputs 40
+  local file=$BATS_TEST_TMPDIR/huge.safetensors
+  sparse() { # header, bytes of data
+    local header=$1
+    while ((${#header} % 8)); do header+=' '; done
+    printf '%b%s' "$(printf '\\x%02x' $((${#header} % 256)) $((${#header} / 256)) 0 0 0 0 0 0)" "$header" >"$file"
+    truncate -s $((8 + ${#header} + $2)) "$file" 2>/dev/null || skip 'no sparse files of this size'
+  }
+  sparse '{"hidden_states":{"dtype":"BF16","shape":[2000000000,128],"data_offsets":[0,512000000000]}}' 512000000000
+  run --separate-stderr timeout 20 "$DRAINTILE" moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" --input "$file" --output x
+  refused 3 'huge.safetensors: its ranks would fill about .* of memory; .* are available'
+  local shape='"dtype":"F16","shape":[1000000000,1,64],"data_offsets":['
+  sparse "{\"q\":{${shape}0,128000000000]},\"k\":{${shape}128000000000,256000000000]},\"v\":{${shape}256000000000,384000000000]}}" \
+    384000000000
+  run --separate-stderr timeout 20 "$DRAINTILE" attention --ranks 1 --input "$file" --output x
+  refused 3 'huge.safetensors: its ranks would fill about .* of memory'
+}

@@ -61,7 +61,7 @@ figures_verdict *attention_verdict(const attention_job *job, int32_t run, int32_
 uint64_t *attention_sent(const attention_job *job, int32_t run, int32_t rank); /* [ranks] */
 
 /* attention_input.c: opens and checks the file, and fills what it says of the configuration. */
-int attention_input_open(const char *path, attention_input *input, dt_attention_config *config);
+int attention_input_open(const char *path, bool on_host, attention_input *input, dt_attention_config *config);
 void attention_input_close(attention_input *input);
 /* attention_rank.c: one rank, in its process. */
 int attention_rank_main(rank_link *link, void *job);

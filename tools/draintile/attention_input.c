@@ -1,9 +1,11 @@
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "attention.h"
 #include "floats.h"
 #include "log.h"
+#include "rank_output.h"
 
 static int open_tensor(const attention_input *input, const char *name, dt_tensor *tensor) {
   dt_status status = dt_tensor_file_get(input->file, name, tensor);
@@ -55,12 +57,20 @@ static int check_shapes(const attention_input *input, const dt_tensor *q, const 
   return TOOL_OK;
 }
 
-static int open_tensors(attention_input *input, dt_attention_config *config) {
+/* Of all ranks: q, k, v as they hold them and as they arrive, two outputs and their way out. */
+static int check_memory(const attention_input *input, const dt_tensor *q, const dt_tensor *k) {
+  const double head = (double)q->shape[2] * (double)dt_dtype_bytes(q->dtype);
+  const double rows_q = (double)q->shape[0] * (double)q->shape[1], rows_k = (double)k->shape[0] * (double)k->shape[1];
+  return rank_memory_check(input->path, head * (2 * (rows_q + 2 * rows_k) + 3 * rows_q));
+}
+
+static int open_tensors(attention_input *input, bool on_host, dt_attention_config *config) {
   dt_tensor q, k, v;
   int code = open_tensor(input, "q", &q);
   if (code == TOOL_OK) code = open_tensor(input, "k", &k);
   if (code == TOOL_OK) code = open_tensor(input, "v", &v);
   if (code == TOOL_OK) code = check_shapes(input, &q, &k, &v);
+  if (code == TOOL_OK && on_host) code = check_memory(input, &q, &k);
   if (code == TOOL_OK) code = check_finite(input, "q", &q);
   if (code == TOOL_OK) code = check_finite(input, "k", &k);
   if (code == TOOL_OK) code = check_finite(input, "v", &v);
@@ -77,11 +87,11 @@ static int open_tensors(attention_input *input, dt_attention_config *config) {
   return TOOL_OK;
 }
 
-int attention_input_open(const char *path, attention_input *input, dt_attention_config *config) {
+int attention_input_open(const char *path, bool on_host, attention_input *input, dt_attention_config *config) {
   *input = (attention_input){.path = path};
   dt_status status = dt_tensor_file_open(path, &input->file);
   if (status) return log_status(DT_ERR_INPUT, NULL); /* an input that cannot be read is bad input */
-  int code = open_tensors(input, config);
+  int code = open_tensors(input, on_host, config);
   if (code) attention_input_close(input);
   return code;
 }

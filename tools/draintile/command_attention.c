@@ -133,7 +133,7 @@ static int run_job(attention_job *job) {
   const int cuda = args_choice(args, "device") == 1;
   int code = rank_options_outputs(args);
   if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
-  if (code == TOOL_OK) code = attention_input_open(args_text(args, "input"), &job->input, &job->config);
+  if (code == TOOL_OK) code = attention_input_open(args_text(args, "input"), !cuda, &job->input, &job->config);
   if (code == TOOL_OK) code = read_config(job);
   if (code == TOOL_OK && cuda) code = attention_device_check(job);
   if (code == TOOL_OK && cuda) code = attention_device_find(job);

@@ -1,5 +1,4 @@
 /* draintile info: what this build and this machine are. */
-#include <ctype.h>
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 
 #include "commands.h"
 #include "json.h"
+#include "proc.h"
 #include "table.h"
 
 enum { DEVICES_MAX = 64, RANKS_MAX = 64 };
@@ -22,31 +22,6 @@ typedef struct machine_facts {
   size_t device_count;
 } machine_facts;
 
-/* The text after "key :" in a file of such lines, trimmed; false when there is none. */
-static int find_line(const char *path, const char *key, char *out, size_t size) {
-  FILE *file = fopen(path, "r");
-  char line[512];
-  int found = 0;
-  while (file && !found && fgets(line, sizeof(line), file)) {
-    size_t length = strlen(key);
-    if (strncmp(line, key, length) != 0) continue;
-    char *value = strchr(line + length, ':');
-    if (!value) continue;
-    value++;
-    while (isspace((unsigned char)*value)) value++;
-    value[strcspn(value, "\n")] = 0;
-    snprintf(out, size, "%s", value);
-    found = 1;
-  }
-  if (file) fclose(file);
-  return found;
-}
-
-static double kib_of(const char *key) {
-  char text[64];
-  return find_line("/proc/meminfo", key, text, sizeof(text)) ? strtod(text, NULL) * 1024 : 0;
-}
-
 static void find_devices(machine_facts *machine) {
   static const char root[] = "/proc/driver/nvidia/gpus";
   DIR *directory = opendir(root);
@@ -56,7 +31,7 @@ static void find_devices(machine_facts *machine) {
     char path[512];
     snprintf(path, sizeof(path), "%s/%s/information", root, entry->d_name);
     if (entry->d_name[0] != '.' &&
-        find_line(path, "Model", machine->devices[machine->device_count], sizeof(machine->devices[0])))
+        proc_line(path, "Model", machine->devices[machine->device_count], sizeof(machine->devices[0])))
       machine->device_count++;
   }
   closedir(directory);
@@ -64,12 +39,12 @@ static void find_devices(machine_facts *machine) {
 
 static void look(machine_facts *machine) {
   memset(machine, 0, sizeof(*machine));
-  if (!find_line("/proc/cpuinfo", "model name", machine->cpu, sizeof(machine->cpu)))
+  if (!proc_line("/proc/cpuinfo", "model name", machine->cpu, sizeof(machine->cpu)))
     snprintf(machine->cpu, sizeof(machine->cpu), "unknown");
   machine->processors = sysconf(_SC_NPROCESSORS_ONLN);
   machine->allowed = dt_build_processors();
-  machine->memory_bytes = kib_of("MemTotal");
-  machine->available_bytes = kib_of("MemAvailable");
+  machine->memory_bytes = proc_memory_bytes("MemTotal");
+  machine->available_bytes = proc_memory_bytes("MemAvailable");
   find_devices(machine);
 }
 

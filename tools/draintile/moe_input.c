@@ -6,6 +6,7 @@
 #include "args.h"
 #include "floats.h"
 #include "log.h"
+#include "rank_output.h"
 
 static int open_hidden(const dt_checkpoint_info *info, moe_input *input) {
   dt_tensor tensor;
@@ -99,16 +100,28 @@ static int open_choices(const dt_checkpoint_info *info, moe_input *input) {
   input->top_k = top_k;
   input->ids = id_data;
   input->weights = weight_data;
-  return check_choices(info, input);
+  return TOOL_OK;
 }
 
-int moe_input_open(const char *path, const dt_checkpoint_info *info, moe_input *input) {
+/* Of all ranks: rows sent, computed and returned, what is between the two GEMMs, two outputs, the routing. Weights stay
+ * in their files. */
+static int check_memory(const dt_checkpoint_info *info, const moe_input *input) {
+  const double tokens = (double)input->tokens, slots = tokens * (input->top_k ? input->top_k : info->top_k);
+  const double row = (double)input->hidden * (double)dt_dtype_bytes(input->dtype);
+  const double shared = info->shared_intermediate ? 4 * (double)input->hidden : 0;
+  return rank_memory_check(input->path,
+                           slots * (3 * row + 4 * (double)info->intermediate + 8) + tokens * (2 * row + shared));
+}
+
+int moe_input_open(const char *path, const dt_checkpoint_info *info, bool on_host, moe_input *input) {
   *input = (moe_input){.path = path};
   dt_status status = dt_tensor_file_open(path, &input->file);
   if (status) return log_status(DT_ERR_INPUT, NULL); /* an input that cannot be read is bad input */
   int code = open_hidden(info, input);
-  if (code == TOOL_OK) code = check_hidden(input);
   if (code == TOOL_OK) code = open_choices(info, input);
+  if (code == TOOL_OK && on_host) code = check_memory(info, input);
+  if (code == TOOL_OK) code = check_hidden(input);
+  if (code == TOOL_OK && input->ids) code = check_choices(info, input);
   if (code) moe_input_close(input);
   return code;
 }

@@ -2,6 +2,7 @@
 #ifndef DRAINTILE_TOOL_MOE_INPUT_H
 #define DRAINTILE_TOOL_MOE_INPUT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <draintile/checkpoint.h>
@@ -18,8 +19,9 @@ typedef struct moe_input {
   int repeats;          /* some token names an expert more than once */
 } moe_input;
 
-/* Opens and checks everything: shapes, types, every value. Returns an exit code, having said what is wrong. */
-int moe_input_open(const char *path, const dt_checkpoint_info *info, moe_input *input);
+/* Opens and checks everything: shapes, types, every value; on_host: that the ranks' rows fit into this machine's
+ * memory. Returns an exit code, having said what is wrong. */
+int moe_input_open(const char *path, const dt_checkpoint_info *info, bool on_host, moe_input *input);
 void moe_input_close(moe_input *input);
 
 #endif

@@ -1,0 +1,30 @@
+#include "proc.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool proc_line(const char *path, const char *key, char *out, size_t size) {
+  FILE *file = fopen(path, "r");
+  char line[512];
+  bool found = false;
+  while (file && !found && fgets(line, sizeof(line), file)) {
+    size_t length = strlen(key);
+    if (strncmp(line, key, length) != 0) continue;
+    char *value = strchr(line + length, ':');
+    if (!value) continue;
+    value++;
+    while (isspace((unsigned char)*value)) value++;
+    value[strcspn(value, "\n")] = 0;
+    snprintf(out, size, "%s", value);
+    found = true;
+  }
+  if (file) fclose(file);
+  return found;
+}
+
+double proc_memory_bytes(const char *key) {
+  char text[64];
+  return proc_line("/proc/meminfo", key, text, sizeof(text)) ? strtod(text, NULL) * 1024 : 0;
+}
