@@ -40,6 +40,15 @@ trap 'rm -f "$work"' EXIT
       "| shape | payload | V/R | schedule | target | span | p95 | issue | T mma | period | L1 period | stall | operands | predicted | measured | storing | most | K_act |",
       "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
       (.rows[] | . as $r | "| \(.shape) | \(.payload_bytes / 1024) KiB | \(.ctas * .payload_bytes / $root.rate_bytes_per_s | two) | \(.schedule) | \(.target) | \(.store_span_s.mean | two) | \(.store_span_s.p95 | two) | \(.store_issue_s.mean | two) | \(.matrix_s | two) | \(.period_s.mean | two) | \(.l1_period_s.mean | two) | \(.stall_s.mean | two) | \(.operand_wait_s.mean | two) | \(predicted | two) | \(if .target == "local" then "-" else .period_s.mean - control($r).period_s.mean | two end) | \(.active_mean.mean | one) | \(.active_max.mean | one) | \(.k_act.mean | one) |"),
+      (if any(.rows[]; .target == "peer") then "",
+      "Issue time of a tile by the model: T0 is the control\u0027s, G the measured period less the measured issue; (2) with all CTAs, (2\u0027) with all and with K_act ([model.md](../model.md)); us.", "",
+      "| shape | payload | schedule | T0 | G | (2) | (2\u0027) | (2\u0027), K_act | measured |", "|---|---|---|---|---|---|---|---|---|",
+      (.rows[] | select(.target == "peer" and .schedule != "serial") | . as $r | control($r).store_issue_s.mean as $t0 |
+        (.period_s.mean - .store_issue_s.mean) as $g | ($root.capacity_bytes / $root.rate_bytes_per_s) as $window |
+        def law($k; $least): [$t0, $k * $r.payload_bytes / $root.rate_bytes_per_s - $least] | max;
+        ([$g, $window] | min) as $recovered |
+        "| \(.shape) | \(.payload_bytes / 1024) KiB | \(.schedule) | \($t0 | two) | \($g | two) | \(law(.ctas; $g) | two) | \(law(.ctas; $recovered) | two) | \(law(.k_act.mean; $recovered) | two) | \(.store_issue_s.mean | two) |")
+      else empty end),
       "", "What timestamps cost: the layer, `direct`, without and with them, us.", "",
       "| shape | without | with | ratio |", "|---|---|---|---|",
       ([.rows[] | {shape, layer_s, layer_stamped_s}] | unique_by(.shape)[] | "| \(.shape) | \(.layer_s | two) | \(.layer_stamped_s | two) | \(.layer_stamped_s / .layer_s * 1000 | round / 1000) |")
