@@ -382,11 +382,32 @@ static void test_piggyback(void **state) {
   dt_platform_destroy(p);
 }
 
+/* Files hold the attention kernel's own tile of keys, older ones that of a stand-in: both answer. */
+static void test_key_tile(void **state) {
+  (void)state;
+  static const struct {
+    const char *file, *method;
+    double low, high;
+  } files[] = {{DT_TEST_DATA "/../../bench/results/h200/platform.json", "the attention kernel", 1.1e-6, 1.6e-6},
+               {DT_TEST_DATA "/../../bench/results/h200x2/platform.json", "stand-in", 2.5e-6, 3.2e-6}};
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    dt_platform *p;
+    dt_interval tile;
+    assert_int_equal(dt_platform_load(files[i].file, &p), DT_OK);
+    assert_int_equal(dt_platform_lookup(p, "attention_kv_tile_s", &tile), DT_OK);
+    assert_true(files[i].low < tile.value && tile.value < files[i].high);
+    const dt_platform_constant *constant = dt_platform_find_constant(p, "attention_kv_tile_s");
+    assert_non_null(constant);
+    assert_int_equal(strncmp(constant->method, files[i].method, strlen(files[i].method)), 0);
+    dt_platform_destroy(p);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_measured_layers), cmocka_unit_test(test_prototype_orders), cmocka_unit_test(test_dedup),
       cmocka_unit_test(test_edges),           cmocka_unit_test(test_choice),           cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_overridden),      cmocka_unit_test(test_piggyback),
+      cmocka_unit_test(test_overridden),      cmocka_unit_test(test_piggyback),        cmocka_unit_test(test_key_tile),
   };
   return cmocka_run_group_tests(tests, load_platform, free_platform);
 }
