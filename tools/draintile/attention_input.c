@@ -5,7 +5,7 @@
 #include "attention.h"
 #include "floats.h"
 #include "log.h"
-#include "rank_output.h"
+#include "proc.h"
 
 static int open_tensor(const attention_input *input, const char *name, dt_tensor *tensor) {
   dt_status status = dt_tensor_file_get(input->file, name, tensor);
@@ -61,7 +61,7 @@ static int check_shapes(const attention_input *input, const dt_tensor *q, const 
 static int check_memory(const attention_input *input, const dt_tensor *q, const dt_tensor *k) {
   const double head = (double)q->shape[2] * (double)dt_dtype_bytes(q->dtype);
   const double rows_q = (double)q->shape[0] * (double)q->shape[1], rows_k = (double)k->shape[0] * (double)k->shape[1];
-  return rank_memory_check(input->path, head * (2 * (rows_q + 2 * rows_k) + 3 * rows_q));
+  return proc_memory_check(input->path, head * (2 * (rows_q + 2 * rows_k) + 3 * rows_q));
 }
 
 static int open_tensors(attention_input *input, bool on_host, dt_attention_config *config) {

@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "log.h"
+#include "proc.h"
 #include "synthetic.h"
 
 /* topk_ids and topk_weights beside hidden_states, so that the skew is chosen here and not by a router. Weights are
@@ -14,10 +15,12 @@ static int write_routed(const tool_args *args, const synthetic_tensor *hidden, u
   int32_t experts = (int32_t)args_int(args, "experts"), top_k = (int32_t)args_int(args, "top-k");
   if (top_k > experts) return log_fail(TOOL_USAGE, "--top-k: %d; allowed: 1 to %d, the experts", top_k, experts);
   slots = tokens * top_k;
+  int code = proc_memory_check("topk_ids", (double)slots * (sizeof(int32_t) + sizeof(int64_t) + sizeof(float)));
+  if (code) return code;
   int32_t *ids = malloc(((size_t)slots + 1) * sizeof(*ids));
   int64_t *wide = malloc(((size_t)slots + 1) * sizeof(*wide));
   float *weights = malloc(((size_t)slots + 1) * sizeof(*weights));
-  int code = ids && wide && weights ? TOOL_OK : log_out_of_memory();
+  code = ids && wide && weights ? TOOL_OK : log_out_of_memory();
   if (code == TOOL_OK)
     code = synthetic_route((synthetic_routing)args_choice(args, "routing"), tokens, experts, top_k, seed, ids);
   for (int64_t i = 0; code == TOOL_OK && i < slots; i++) {

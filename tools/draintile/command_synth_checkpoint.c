@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "json.h"
 #include "log.h"
+#include "proc.h"
 #include "synthetic.h"
 
 enum { VOCABULARY = 256, NAME_BYTES = 96, PATH_BYTES = 4096 };
@@ -70,6 +71,9 @@ static void add_layer(tensor_list *list, const model_shape *m, int64_t layer) {
 
 static int list_tensors(const model_shape *m, tensor_list *list) {
   list->capacity = (size_t)(3 + m->layers * (9 + 3 * m->experts));
+  const size_t each = sizeof(*list->tensors) + sizeof(*list->names) + sizeof(*list->shard);
+  int code = proc_memory_check("--layers, --experts", (double)list->capacity * (double)each);
+  if (code) return code;
   list->tensors = calloc(list->capacity, sizeof(*list->tensors));
   list->names = calloc(list->capacity, sizeof(*list->names));
   list->shard = calloc(list->capacity, sizeof(*list->shard));

@@ -6,7 +6,7 @@
 #include "args.h"
 #include "floats.h"
 #include "log.h"
-#include "rank_output.h"
+#include "proc.h"
 
 static int open_hidden(const dt_checkpoint_info *info, moe_input *input) {
   dt_tensor tensor;
@@ -109,7 +109,7 @@ static int check_memory(const dt_checkpoint_info *info, const moe_input *input) 
   const double tokens = (double)input->tokens, slots = tokens * (input->top_k ? input->top_k : info->top_k);
   const double row = (double)input->hidden * (double)dt_dtype_bytes(input->dtype);
   const double shared = info->shared_intermediate ? 4 * (double)input->hidden : 0;
-  return rank_memory_check(input->path,
+  return proc_memory_check(input->path,
                            slots * (3 * row + 4 * (double)info->intermediate + 8) + tokens * (2 * row + shared));
 }
 

@@ -9,5 +9,7 @@
 bool proc_line(const char *path, const char *key, char *out, size_t size);
 /* Bytes of /proc/meminfo's "MemTotal" or "MemAvailable"; 0: unknown. */
 double proc_memory_bytes(const char *key);
+/* Can `bytes` be filled for `subject`? Memory is promised freely and taken back by killing, so ask first. Exit code. */
+int proc_memory_check(const char *subject, double bytes);
 
 #endif

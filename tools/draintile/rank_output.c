@@ -5,10 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <draintile/units.h>
-
 #include "log.h"
-#include "proc.h"
 
 enum { LINE_BYTES = 64 };
 
@@ -30,14 +27,6 @@ int rank_memory_map(const rank_array *arrays, size_t count, void **base, size_t 
   *base = map;
   *bytes = total;
   return TOOL_OK;
-}
-
-int rank_memory_check(const char *path, double bytes) {
-  const double available = proc_memory_bytes("MemAvailable");
-  char needed[32], free[32];
-  if (available == 0 || bytes <= available) return TOOL_OK;
-  return log_fail(TOOL_FAILED, "%s: its ranks would fill about %s of memory; %s are available", path,
-                  dt_format_bytes(bytes, needed, sizeof(needed)), dt_format_bytes(available, free, sizeof(free)));
 }
 
 int rank_output_open(const char *path, const dt_tensor_spec *spec, dt_tensor_writer **writer) {

@@ -15,10 +15,6 @@ typedef struct rank_array {
 /* Memory that forked ranks share, zeroed, cut into the arrays; munmap(*base, *bytes) releases it. Exit code. */
 int rank_memory_map(const rank_array *arrays, size_t count, void **base, size_t *bytes);
 
-/* Are `bytes` of memory to be had, which the ranks fill for the input at `path`? Memory is promised freely and taken
- * back by killing, so ask first. Exit code. */
-int rank_memory_check(const char *path, double bytes);
-
 /* Opens --output `path` for one tensor; refuses what is there and not a regular file. Exit code. */
 int rank_output_open(const char *path, const dt_tensor_spec *spec, dt_tensor_writer **writer);
 /* Gives the output its name unless the run's `code` says that it failed. Returns `code`, or this step's own failure. */
