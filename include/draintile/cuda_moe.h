@@ -45,6 +45,8 @@ typedef struct dt_cuda_moe_config {
   dt_activation activation;
   float activation_alpha, activation_limit; /* of swiglu_clamped */
   dt_schedule schedule;                     /* serial, signal, direct, wave, interleave or alternate */
+  dt_order order; /* of bands, of L1 and L2 and of what is dispatched; with dedup not paced, and remote-first only with
+                     serial, signal and direct, for L2 alone */
   /* raster_bands: even; group_tasks: of clusters; wave_experts: of wave alone; 0: the schedule's default */
   int32_t raster_bands, group_tasks, lead, wave_experts;
   int32_t consumers;     /* signal: multiprocessors that put rows beside the tiles, even, up to 64; 0: 16, or a quarter
@@ -73,10 +75,10 @@ dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe
 /* Collective. No forward may be in flight on any rank. NULL allowed. */
 void dt_cuda_moe_destroy(dt_cuda_moe *moe);
 
-/* Collective, between forwards: another schedule for the following ones. Only schedule, raster_bands, group_tasks,
- * lead, wave_experts, consumers, segment_bands, dedup, head, send_sms and ahead of config are read. dedup only in a
- * layer that was created with it. Errors as dt_cuda_moe_create; where config itself is refused the layer goes on as it
- * was. */
+/* Collective, between forwards: another schedule for the following ones. Only schedule, order, raster_bands,
+ * group_tasks, lead, wave_experts, consumers, segment_bands, dedup, head, send_sms and ahead of config are read. dedup
+ * only in a layer that was created with it. Errors as dt_cuda_moe_create; where config itself is refused the layer goes
+ * on as it was. */
 dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *moe, const dt_cuda_moe_config *config);
 
 /* Device memory, 16-byte aligned. */

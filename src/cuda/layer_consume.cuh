@@ -28,11 +28,16 @@ DT_DEVICE dt_layer_chunk dt_chunk_at(const dt_tile_layer &layer, int32_t i) {
   return chunk;
 }
 
+/* Where L2 counts what is stored of a band. */
+DT_DEVICE uint32_t *dt_stored(const dt_tile_layer &layer, int32_t band) {
+  return layer.stored + (layer.band_places != NULL ? layer.band_places[band] : band);
+}
+
 /* Acquire: pairs with dt_release_tile. */
 DT_DEVICE bool dt_chunk_ready(const dt_tile_layer &layer, const dt_layer_chunk &chunk) {
   const uint32_t target = (uint32_t)chunk.piece.band_rows * layer.l2_tiles;
   for (int32_t band = chunk.first_band; band < chunk.first_band + chunk.bands; band++)
-    if (dt_acquire_gpu(layer.stored + band) < target) return false;
+    if (dt_acquire_gpu(dt_stored(layer, band)) < target) return false;
   return true;
 }
 DT_DEVICE void dt_chunk_await(const dt_tile_layer &layer, const dt_layer_chunk &chunk) {
@@ -41,7 +46,7 @@ DT_DEVICE void dt_chunk_await(const dt_tile_layer &layer, const dt_layer_chunk &
     const uint32_t waited = dt_time_us() - start;
     if (waited > layer.gemm.timeout_us)
       dt_layer_fail(layer, DT_LAYER_ERROR_STORED, chunk.first_band, (uint32_t)chunk.piece.band_rows * layer.l2_tiles,
-                    dt_load_volatile(layer.stored + chunk.first_band));
+                    dt_load_volatile(dt_stored(layer, chunk.first_band)));
     else if (waited > 20)
       dt_layer_watch_peers(layer);
     if (dt_layer_failed(layer)) return;

@@ -51,6 +51,7 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
   layer.waits = !local;
   layer.consumers = local ? 0 : m->consumers;
   layer.stored = layer.consumers ? m->plan.stored : NULL;
+  layer.band_places = m->plan.order == DT_ORDER_PACED ? m->plan.band_places : NULL;
   layer.beside = layer.dedup && !in_turn(m) && !local && !layer.crowded;
   /* What a rank computes may be more rows than it has slots; 16 rows are stored from each row below. */
   layer.local_rows = !local ? 0 : m->combine_rows > 16 ? (int32_t)m->combine_rows - 15 : 1;

@@ -21,6 +21,13 @@ static dt_status check_schedule(const dt_cuda_moe_config *c) {
     return dt_fail(DT_ERR_ARGUMENT, "consumers: %d; an even number up to %d, or 0, allowed", c->consumers,
                    CONSUMERS_MAX);
   if (c->segment_bands < 0) return dt_fail(DT_ERR_ARGUMENT, "segment_bands: %d; 0 or more allowed", c->segment_bands);
+  const int in_turn = s == DT_SCHEDULE_SERIAL || s == DT_SCHEDULE_SIGNAL || s == DT_SCHEDULE_DIRECT;
+  if (c->order != DT_ORDER_NATURAL && c->order != DT_ORDER_REMOTE_FIRST && c->order != DT_ORDER_PACED)
+    return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced allowed", (int)c->order);
+  if (c->dedup && (c->order == DT_ORDER_PACED || (c->order == DT_ORDER_REMOTE_FIRST && !in_turn)))
+    return dt_fail(DT_ERR_UNSUPPORTED,
+                   "order: %s; with dedup natural, or remote-first with serial, signal or direct allowed",
+                   dt_order_name(c->order));
   if (c->raster_bands < 0 || c->raster_bands % 2 != 0 || c->raster_bands > 1 << 16)
     return dt_fail(DT_ERR_ARGUMENT, "raster_bands: %d; an even number up to 65536, or 0, allowed", c->raster_bands);
   if (c->group_tasks < 0) return dt_fail(DT_ERR_ARGUMENT, "group_tasks: %d; 0 or more allowed", c->group_tasks);
@@ -59,7 +66,7 @@ dt_status dt_cuda_moe_check_config(const dt_cuda_moe_config *c) {
       return dt_fail(DT_ERR_ARGUMENT, "%s: %lld; a multiple of %lld from %lld to %lld allowed", fields[i].name,
                      (long long)fields[i].value, (long long)fields[i].multiple, (long long)fields[i].least,
                      (long long)fields[i].most);
-  if (sizeof(int32_t) * dt_moe_scratch_words(ranks, c->experts_per_rank) > DT_CUDA_MOE_SHARED_MAX)
+  if (sizeof(int32_t) * dt_moe_scratch_words(ranks, c->experts_per_rank, c->order) > DT_CUDA_MOE_SHARED_MAX)
     return dt_fail(DT_ERR_ARGUMENT, "experts_per_rank: %d; the plan of %d ranks does not fit into shared memory",
                    c->experts_per_rank, ranks);
   if (c->activation != DT_ACTIVATION_SILU && c->activation != DT_ACTIVATION_SWIGLU_CLAMPED)
@@ -97,6 +104,7 @@ dt_status dt_cuda_moe_agree(const dt_cuda_moe_config *c) {
                                    {"max_rows", c->max_rows},
                                    {"activation", c->activation},
                                    {"schedule", c->schedule},
+                                   {"order", c->order},
                                    {"raster_bands", c->raster_bands},
                                    {"group_tasks", c->group_tasks},
                                    {"lead", c->lead},
@@ -113,11 +121,14 @@ static int consumers_of(const dt_cuda_moe *m, const dt_cuda_moe_config *c) {
   return CONSUMERS < most ? CONSUMERS : most < DT_TILE_CLUSTER ? DT_TILE_CLUSTER : most;
 }
 
-dt_status dt_cuda_moe_check_consumers(const dt_cuda_moe *m, const dt_cuda_moe_config *c) {
+dt_status dt_cuda_moe_check_fits(const dt_cuda_moe *m, const dt_cuda_moe_config *c) {
   const int consumers = consumers_of(m, c);
   if (consumers > m->sms - DT_TILE_CLUSTER)
     return dt_fail(DT_ERR_ARGUMENT, "consumers: %d; tiles need %d of %d multiprocessors", consumers, DT_TILE_CLUSTER,
                    m->sms);
+  if (sizeof(int32_t) * dt_moe_scratch_words(m->plan.ranks, m->plan.experts, c->order) > DT_CUDA_MOE_SHARED_MAX)
+    return dt_fail(DT_ERR_ARGUMENT, "order: %s; the plan of %d ranks with %d experts does not fit into shared memory",
+                   dt_order_name(c->order), m->plan.ranks, m->plan.experts);
   return DT_OK;
 }
 
@@ -130,6 +141,7 @@ void dt_cuda_moe_fill_schedule(dt_cuda_moe *m) {
   /* signal: units of few bands are complete, and can be put, a few at a time. */
   p->raster_bands = c->raster_bands ? c->raster_bands : m->consumers ? 4 : 16;
   p->segment_bands = c->segment_bands ? c->segment_bands : 1;
+  p->order = (int32_t)c->order;
   p->lead = c->lead ? c->lead : 1;
   p->group_tasks = c->group_tasks ? c->group_tasks : 2 * wave;
   p->wave_experts = 0;
@@ -160,12 +172,13 @@ static dt_status clear_sources(dt_cuda_moe *m) {
 
 dt_status dt_cuda_moe_set_schedule(dt_cuda_moe *m, const dt_cuda_moe_config *config) {
   dt_status status = check_schedule(config);
-  if (!status) status = dt_cuda_moe_check_consumers(m, config);
+  if (!status) status = dt_cuda_moe_check_fits(m, config);
   if (!status && config->dedup && !m->dedups)
     status = dt_fail(DT_ERR_ARGUMENT, "dedup: %d; 0 allowed in a layer that was created without", config->dedup);
   if (!status && config->dedup && !m->config.dedup) status = clear_sources(m);
   dt_cuda_moe_config merged = m->config;
   merged.schedule = config->schedule;
+  merged.order = config->order;
   merged.raster_bands = config->raster_bands;
   merged.group_tasks = config->group_tasks;
   merged.lead = config->lead;

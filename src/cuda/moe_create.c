@@ -171,7 +171,7 @@ dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe
     status = check_device(m);
   }
   if (!status) status = share_device(m);
-  if (!status) status = dt_cuda_moe_check_consumers(m, config);
+  if (!status) status = dt_cuda_moe_check_fits(m, config);
   if (!status) status = dt_cuda_moe_make_memory(m);
   if (status) /* the peers wait in make_windows */
     dt_comm_abort(config->comm, status, dt_error_detail());

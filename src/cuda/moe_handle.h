@@ -61,8 +61,8 @@ dt_status dt_cuda_moe_check_config(const dt_cuda_moe_config *config);
 dt_status dt_cuda_moe_check_weights(const dt_cuda_moe_weights *weights);
 dt_status dt_cuda_moe_agree(const dt_cuda_moe_config *config);
 void dt_cuda_moe_fill_schedule(dt_cuda_moe *moe);
-/* Whether a schedule leaves its tiles some of the multiprocessors that this rank has. */
-dt_status dt_cuda_moe_check_consumers(const dt_cuda_moe *moe, const dt_cuda_moe_config *config);
+/* Whether a schedule leaves its tiles some of the multiprocessors that this rank has, and its plan fits. */
+dt_status dt_cuda_moe_check_fits(const dt_cuda_moe *moe, const dt_cuda_moe_config *config);
 
 /* moe_memory.c: everything the layer holds, by the sizes of its plan. What was made is in the handle, after an error
  * too. */

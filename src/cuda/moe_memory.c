@@ -19,6 +19,7 @@ dt_status dt_cuda_moe_make_memory(dt_cuda_moe *m) {
                {(void **)&p->state, sizeof *p->state},
                {(void **)&p->act_ready, bands * sizeof *p->act_ready},
                {(void **)&p->stored, bands * sizeof *p->stored},
+               {(void **)&p->band_places, bands * sizeof *p->band_places},
                {(void **)&p->tasks, tasks * sizeof *p->tasks},
                {(void **)&p->pieces, pieces * sizeof *p->pieces},
                {(void **)&p->puts, (rows / (size_t)p->piece_rows + 2 * g) * sizeof *p->puts},

@@ -2,12 +2,14 @@
  * all counts are here: where every slot, row and tile goes). Phases as in plan_warp.h; positions are closed forms of
  * the counts, so every rank and every thread computes them alone.
  *
- * Order of L1 and L2 tasks: experts in natural order, merged into groups. An L2 task i has A(i) tasks of L1 before it,
- * an L1 task m has B(m) = #{i: A(i) <= m} of L2: their places are i + A(i) and m + B(m).
+ * Order of L1 and L2 tasks: runs, merged into groups. A run is consecutive bands of an expert: natural and paced have a
+ * run an expert, remote-first one for its bands with rows of other ranks and one for the others. An L2 task i has A(i)
+ * tasks of L1 before it, an L1 task m has B(m) = #{i: A(i) <= m} of L2: their places are i + A(i) and m + B(m).
  *
  * dedup: L1 of an expert is two runs, bands that can start early (with rows of this rank alone, which need no link) and
  * late ones. Of the first `ahead` experts all early runs come first, then all late ones, so that the tiles have work
- * until other ranks' tokens are here; these experts are one group. The others' runs are next to each other.
+ * until other ranks' tokens are here; these experts are one group. The others' runs are next to each other. So dedup
+ * has an order of its own for L1: remote-first is that of L2 and of puts alone, where all of L1 comes before L2.
  */
 #ifndef DT_CUDA_MOE_PLAN_H
 #define DT_CUDA_MOE_PLAN_H
@@ -23,6 +25,7 @@ typedef struct dt_moe_plan {
   int32_t columns_1, columns_2;            /* tiles across act and the output */
   int32_t raster_bands, piece_rows;        /* piece_rows divides a band */
   int32_t lead, group_tasks, wave_experts; /* lead: groups of L1 ahead of L2; DT_MOE_LEAD_ALL */
+  int32_t order;                           /* of dt_order */
   int32_t alternate, staged;     /* staged: rows of other ranks stay here (owner 1 of row_target) until they are put */
   int32_t crowded;               /* 1: other ranks on this device, whose kernels need room while this one's wait */
   int32_t tiles_only;            /* the table again, for L1 and L2 without a dispatch */
@@ -38,6 +41,7 @@ typedef struct dt_moe_plan {
   dt_layer_state *state;
   uint32_t *arrivals; /* own, [2][bands_max] */
   uint32_t *act_ready, *stored;
+  int32_t *band_places; /* paced: [bands_max], see dt_moe_place */
   dt_tile_task *tasks;
   dt_layer_piece *pieces, *puts;
   uint64_t *row_target;
@@ -66,21 +70,29 @@ typedef struct dt_moe_scratch {
   int32_t *first_row, *first_band; /* [ranks][experts + 1]: at each expert's rank */
   int32_t *owner_row;              /* [G + 1]: of own experts, by q: first row of the k-th owner */
   int32_t *piece, *put;         /* [G + 1]: by q: first dispatch piece to the k-th rank, first put to the k-th owner */
-  int32_t *l1, *l2;             /* [experts + 1]: first task */
-  int32_t *group, *before;      /* [experts]; before: alternate's A of the expert's first L2 task */
-  int32_t *group_l1, *group_l2; /* [experts + 1]: tasks before each group */
+  int32_t *l1, *l2;             /* [runs + 1]: first task */
+  int32_t *group, *before;      /* [runs]; before: alternate's A of the run's first L2 task */
+  int32_t *group_l1, *group_l2; /* [runs + 1]: tasks before each group */
   int32_t *groups;              /* [1] */
   int32_t *early;               /* [experts + 1]: early tasks of L1 before an expert; its late ones: l1 - early */
   int32_t *early_piece;         /* [experts + 1]: dedup: the same of pieces; piece: all of an expert */
   int32_t *ahead;               /* [1]: experts whose early runs come first */
+  int32_t *remote;              /* not natural: [ranks][experts]: at each expert's rank, bands with others' rows */
+  int32_t *sorted;              /* remote-first: [ranks][experts]: each rank's experts in their order */
 } dt_moe_scratch;
 
-static inline size_t dt_moe_scratch_words(int32_t ranks, int32_t experts) {
+/* order: of dt_order. */
+static inline size_t dt_moe_scratch_words(int32_t ranks, int32_t experts, int32_t order) {
   const size_t g = (size_t)ranks * (size_t)experts + 1, e = (size_t)experts + 1;
-  return (size_t)ranks * (g + 2 * e) + 3 * g + 8 * e + 2;
+  const size_t words = (size_t)ranks * (g + 2 * e) + 3 * g + 2 * e + 2;
+  if (order == DT_ORDER_REMOTE_FIRST) return words + 2 * g + 6 * (2 * e);
+  return words + 6 * e + (order == DT_ORDER_PACED ? g : 0);
+}
+DT_PHASE int32_t dt_moe_runs(const dt_moe_plan *p) {
+  return p->order == DT_ORDER_REMOTE_FIRST ? 2 * p->experts : p->experts;
 }
 DT_PHASE dt_moe_scratch dt_moe_scratch_at(const dt_moe_plan *p, int32_t *memory) {
-  const int32_t g = p->ranks * p->experts + 1, e = p->experts + 1;
+  const int32_t g = p->ranks * p->experts + 1, e = p->experts + 1, n = dt_moe_runs(p) + 1;
   dt_moe_scratch s;
   s.combine_row = memory;
   s.first_row = s.combine_row + p->ranks * g;
@@ -89,15 +101,17 @@ DT_PHASE dt_moe_scratch dt_moe_scratch_at(const dt_moe_plan *p, int32_t *memory)
   s.piece = s.owner_row + g;
   s.put = s.piece + g;
   s.l1 = s.put + g;
-  s.l2 = s.l1 + e;
-  s.group = s.l2 + e;
-  s.before = s.group + e;
-  s.group_l1 = s.before + e;
-  s.group_l2 = s.group_l1 + e;
-  s.groups = s.group_l2 + e;
+  s.l2 = s.l1 + n;
+  s.group = s.l2 + n;
+  s.before = s.group + n;
+  s.group_l1 = s.before + n;
+  s.group_l2 = s.group_l1 + n;
+  s.groups = s.group_l2 + n;
   s.early = s.groups + 1;
   s.early_piece = s.early + e;
   s.ahead = s.early_piece + e;
+  s.remote = s.ahead + 1;
+  s.sorted = s.remote + g;
   return s;
 }
 
@@ -131,8 +145,44 @@ DT_PHASE dt_run dt_moe_run(const dt_moe_plan *p, const dt_moe_scratch *s, int32_
   run.row = s->first_row[at];
   run.rows = s->first_row[at + 1] - run.row;
   run.slot = s->first_band[at];
-  run.remote = 0;
+  run.remote = p->order == DT_ORDER_PACED ? s->remote[p->rank * p->experts + expert] : 0;
   return run;
+}
+
+/* The expert of `rank` that comes at place `at`, and the half of run `index` of remote-first: 0 has the bands with rows
+ * of other ranks. Waves of whole experts have both halves of each together. */
+DT_PHASE int32_t dt_moe_expert(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t rank, int32_t at) {
+  return p->order == DT_ORDER_REMOTE_FIRST ? s->sorted[rank * p->experts + at] : at;
+}
+DT_PHASE int32_t dt_moe_run_place(const dt_moe_plan *p, int32_t index, int32_t *half) {
+  *half = p->wave_experts > 0 ? index % 2 : index / p->experts;
+  return p->wave_experts > 0 ? index / 2 : index % p->experts;
+}
+/* Of all bands of an expert, those of a half. */
+DT_PHASE dt_run dt_moe_remote_half(dt_run run, int32_t remote, int32_t half) {
+  const int32_t rows = dt_min32(run.rows, remote * DT_TILE_M);
+  if (half == 0) {
+    run.rows = rows;
+  } else {
+    run.row += rows;
+    run.slot += remote;
+    run.rows -= rows;
+  }
+  return run;
+}
+/* Run `index` of the table. */
+DT_PHASE dt_run dt_moe_run_at(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t index) {
+  int32_t half;
+  if (p->order != DT_ORDER_REMOTE_FIRST) return dt_moe_run(p, s, index);
+  const int32_t expert = dt_moe_expert(p, s, p->rank, dt_moe_run_place(p, index, &half));
+  return dt_moe_remote_half(dt_moe_run(p, s, expert), s->remote[p->rank * p->experts + expert], half);
+}
+/* Where the counters of an expert's band are among those of its rank: bands count in their order within the expert. */
+DT_PHASE int32_t dt_moe_place(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t rank, int32_t expert,
+                              int32_t band) {
+  const int32_t at = rank * (p->experts + 1) + expert, first = s->first_band[at];
+  if (p->order != DT_ORDER_PACED) return first + band;
+  return first + dt_paced_place(s->remote[rank * p->experts + expert], s->first_band[at + 1] - first, band);
 }
 
 /* dedup: the early or the late bands of L1 of an expert whose last `own` rows are this rank's. Early: bands without
@@ -156,6 +206,17 @@ DT_PHASE int32_t dt_moe_own_rows(const dt_moe_plan *p, const dt_moe_scratch *s, 
   return dt_moe_count(p, s, p->rank, p->rank * p->experts + expert);
 }
 
+/* How many runs L1 has: with dedup an expert's early and late ones count as one. All tasks of L1, and of L2. */
+DT_PHASE int32_t dt_moe_l1_runs(const dt_moe_plan *p) {
+  return DT_MOE_DEDUPS(p) ? p->experts : dt_moe_runs(p);
+}
+DT_PHASE int32_t dt_moe_l1_tasks(const dt_moe_plan *p, const dt_moe_scratch *s) {
+  return s->l1[dt_moe_l1_runs(p)];
+}
+DT_PHASE int32_t dt_moe_l2_tasks(const dt_moe_plan *p, const dt_moe_scratch *s) {
+  return s->l2[dt_moe_runs(p)];
+}
+
 /* Phase 1: combine rows of every source. */
 DT_PHASE int dt_moe_sources(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team, const int32_t *counts) {
   const int32_t g = p->ranks * p->experts;
@@ -165,18 +226,52 @@ DT_PHASE int dt_moe_sources(const dt_moe_plan *p, const dt_moe_scratch *s, const
   return wrong;
 }
 
+/* Not natural: bands of every expert with rows of other ranks, which are its first. */
+DT_PHASE void dt_moe_remotes(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
+  if (p->order == DT_ORDER_NATURAL) return;
+  DT_FOR_ITEMS(i, team, p->ranks * p->experts) {
+    int32_t rows = 0;
+    for (int32_t source = 0; source < p->ranks; source++)
+      if (source != i / p->experts) rows += dt_moe_count(p, s, source, i);
+    s->remote[i] = dt_bands(rows);
+  }
+}
+/* remote-first: experts with most of them first, ties by index: each counts those before it. */
+DT_PHASE void dt_moe_sort(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
+  if (p->order != DT_ORDER_REMOTE_FIRST) return;
+  DT_FOR_ITEMS(i, team, p->ranks * p->experts) {
+    const int32_t e = i % p->experts, *remote = s->remote + (i - e);
+    int32_t at = 0;
+    for (int32_t other = 0; other < p->experts; other++)
+      at += remote[other] > remote[e] || (remote[other] == remote[e] && other < e);
+    s->sorted[i - e + at] = e;
+  }
+}
+
+/* Tasks of an expert's run or, remote-first, runs; own expert at place `at`. all: its bands. */
+DT_PHASE void dt_moe_run_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t at, const dt_run *all) {
+  const int32_t halves = p->order == DT_ORDER_REMOTE_FIRST ? 2 : 1;
+  for (int32_t half = 0; half < halves; half++) {
+    const int32_t index = halves == 1 ? at : p->wave_experts > 0 ? 2 * at + half : half * p->experts + at;
+    const dt_run run =
+        halves == 1 ? *all : dt_moe_remote_half(*all, s->remote[p->rank * p->experts + all->expert], half);
+    s->l2[index] = dt_run_tasks(&run, p->columns_2);
+    if (!DT_MOE_DEDUPS(p)) s->l1[index] = dt_run_tasks(&run, p->columns_1);
+  }
+}
+
 /* Phase 2: sizes, to be summed. */
 DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
   const int32_t experts = p->experts, ranks = p->ranks;
   DT_FOR_ITEMS(i, team, ranks * experts) {
-    const int32_t r = i / experts, e = i - r * experts; /* i is the global expert */
+    const int32_t r = i / experts, at = i - r * experts, e = dt_moe_expert(p, s, r, at), g = r * experts + e;
     int32_t rows = 0;
-    for (int32_t source = 0; source < ranks; source++) rows += dt_moe_count(p, s, source, i);
+    for (int32_t source = 0; source < ranks; source++) rows += dt_moe_count(p, s, source, g);
     s->first_row[r * (experts + 1) + e] = rows;
     s->first_band[r * (experts + 1) + e] = dt_bands(rows);
     if (r == p->rank) {
-      dt_run run = {e, 0, rows, 0, 0};
-      s->l1[e] = dt_run_tasks(&run, p->columns_1);
+      const dt_run run = {e, 0, rows, 0, 0};
+      dt_moe_run_sizes(p, s, at, &run);
       if (DT_MOE_DEDUPS(p)) {
         const int32_t own = dt_moe_own_rows(p, s, e);
         const dt_run early = dt_moe_half(run, own, 1), late = dt_moe_half(run, own, 0);
@@ -185,13 +280,13 @@ DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const 
         s->early_piece[e] = dt_moe_run_pieces(p, &early);
         s->piece[e] = s->early_piece[e] + dt_moe_run_pieces(p, &late);
       }
-      s->l2[e] = dt_run_tasks(&run, p->columns_2);
     }
-    const int32_t q = e * ranks + (r + ranks - 1 - p->rank) % ranks, sent = dt_moe_count(p, s, p->rank, i);
-    if (!DT_MOE_DEDUPS(p)) s->piece[q] = dt_moe_cells(p, dt_moe_rows_before(p, s, r, i, p->rank), sent);
-    const int32_t own = p->rank * experts + e, owned = dt_moe_count(p, s, r, own);
-    s->owner_row[q] = owned;
-    s->put[q] = r == p->rank ? 0 : dt_moe_cells(p, dt_moe_rows_before(p, s, p->rank, own, r), owned);
+    const int32_t k = (r + ranks - 1 - p->rank) % ranks, sent = dt_moe_count(p, s, p->rank, g);
+    if (!DT_MOE_DEDUPS(p)) s->piece[at * ranks + k] = dt_moe_cells(p, dt_moe_rows_before(p, s, r, g, p->rank), sent);
+    const int32_t mine = dt_moe_expert(p, s, p->rank, at), own = p->rank * experts + mine;
+    const int32_t owned = dt_moe_count(p, s, r, own);
+    s->owner_row[mine * ranks + k] = owned;
+    s->put[at * ranks + k] = r == p->rank ? 0 : dt_moe_cells(p, dt_moe_rows_before(p, s, p->rank, own, r), owned);
   }
 }
 
@@ -211,6 +306,8 @@ DT_PHASE void dt_moe_sums(const dt_moe_plan *p, const dt_moe_scratch *s, const d
     if (DT_MOE_DEDUPS(p) && rest == 5) of = s->early;
     if (DT_MOE_DEDUPS(p) && rest == 6) of = s->early_piece;
     if (rest >= 0 && rest < 3) count = g;
+    if (rest == 3) count = dt_moe_l1_runs(p);
+    if (rest == 4) count = dt_moe_runs(p);
     if (rest == 1 && DT_MOE_DEDUPS(p)) count = experts;
     dt_warp_scan(of, of, count, 4);
   }
@@ -230,7 +327,8 @@ DT_PHASE void dt_moe_ahead(const dt_moe_plan *p, const dt_moe_scratch *s, const 
   }
 }
 
-/* Phase 5: groups, by one thread for each expert of the first warp; alternate's places. */
+/* Phase 5: groups, by one thread for each run of the first warp; alternate's places. With dedup, `expert` is a run: its
+ * order has one an expert wherever there are groups. */
 DT_PHASE int32_t dt_moe_raw_group(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
   if (DT_MOE_DEDUPS(p) && *s->ahead > 0) {
     const int32_t ahead = *s->ahead;
@@ -238,9 +336,10 @@ DT_PHASE int32_t dt_moe_raw_group(const dt_moe_plan *p, const dt_moe_scratch *s,
     return 1 +
            (p->wave_experts > 0 ? (expert - ahead) / p->wave_experts : (s->l1[expert] - s->l1[ahead]) / p->group_tasks);
   }
-  return p->wave_experts > 0 ? expert / p->wave_experts : s->l1[expert] / p->group_tasks;
+  const int32_t halves = p->order == DT_ORDER_REMOTE_FIRST ? 2 : 1;
+  return p->wave_experts > 0 ? expert / halves / p->wave_experts : s->l1[expert] / p->group_tasks;
 }
-/* Tasks of L1 until all of the expert's are out. */
+/* Tasks of L1 until all of the run's are out. */
 DT_PHASE int32_t dt_moe_l1_end(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
   return s->l1[DT_MOE_DEDUPS(p) ? dt_max32(*s->ahead, expert + 1) : expert + 1];
 }
@@ -249,20 +348,20 @@ DT_PHASE int32_t dt_moe_starts_group(const dt_moe_plan *p, const dt_moe_scratch 
 }
 DT_PHASE void dt_moe_group_starts(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
   if (p->lead >= DT_MOE_LEAD_ALL) return;
-  DT_FOR_ITEMS(e, team, p->experts) {
+  DT_FOR_ITEMS(e, team, dt_moe_runs(p)) {
     s->group[e] = dt_moe_starts_group(p, s, e);
     s->before[e] = dt_moe_l1_end(p, s, e) - s->l2[e];
   }
 }
 DT_PHASE void dt_moe_group_sums(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
   if (p->lead >= DT_MOE_LEAD_ALL) return;
-  if (team->warp == 0) dt_warp_scan(s->group, s->group, p->experts, 4); /* exclusive: without the expert's own start */
-  if (team->warp == 1 % team->warps) dt_warp_peaks(s->before, p->experts); /* likewise */
+  if (team->warp == 0) dt_warp_scan(s->group, s->group, dt_moe_runs(p), 4);    /* exclusive: without its own start */
+  if (team->warp == 1 % team->warps) dt_warp_peaks(s->before, dt_moe_runs(p)); /* likewise */
 }
 DT_PHASE void dt_moe_groups(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
   if (p->lead >= DT_MOE_LEAD_ALL) return;
-  const int32_t last = s->group[p->experts]; /* number of the last group */
-  DT_FOR_ITEMS(e, team, p->experts) {
+  const int32_t last = s->group[dt_moe_runs(p)]; /* number of the last group */
+  DT_FOR_ITEMS(e, team, dt_moe_runs(p)) {
     const int32_t starts = dt_moe_starts_group(p, s, e);
     if (e == 0 || starts) {
       const int32_t group = e == 0 ? 0 : s->group[e] + 1;
@@ -270,8 +369,8 @@ DT_PHASE void dt_moe_groups(const dt_moe_plan *p, const dt_moe_scratch *s, const
       s->group_l2[group] = s->l2[e];
     }
     if (e == 0) {
-      s->group_l1[last + 1] = s->l1[p->experts];
-      s->group_l2[last + 1] = s->l2[p->experts];
+      s->group_l1[last + 1] = dt_moe_l1_tasks(p, s);
+      s->group_l2[last + 1] = dt_moe_l2_tasks(p, s);
       *s->groups = last + 1;
     }
   }
@@ -288,7 +387,7 @@ DT_PHASE int32_t dt_moe_alternate_first(const dt_moe_plan *p, const dt_moe_scrat
 }
 /* A: L1 tasks before L2 task `task` of `expert`. */
 DT_PHASE int32_t dt_moe_l1_before(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert, int32_t task) {
-  const int32_t all = s->l1[p->experts];
+  const int32_t all = dt_moe_l1_tasks(p, s);
   if (p->lead >= DT_MOE_LEAD_ALL) return all;
   if (p->alternate) return dt_min32(all, dt_moe_alternate_first(p, s, expert) + task - s->l2[expert]);
   return s->group_l1[dt_min32(*s->groups, dt_moe_group_of(p, s, expert) + p->lead + 1)];
@@ -297,7 +396,7 @@ DT_PHASE int32_t dt_moe_l1_before(const dt_moe_plan *p, const dt_moe_scratch *s,
 DT_PHASE int32_t dt_moe_l2_before(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert, int32_t task) {
   if (p->lead >= DT_MOE_LEAD_ALL) return 0;
   if (!p->alternate) return s->group_l2[dt_max32(0, dt_moe_group_of(p, s, expert) - p->lead)];
-  int32_t low = -1, high = p->experts; /* the last expert whose first L2 task comes before */
+  int32_t low = -1, high = dt_moe_runs(p); /* the last run whose first L2 task comes before */
   while (high - low > 1) {
     const int32_t middle = (low + high) / 2;
     if (dt_moe_alternate_first(p, s, middle) <= task)
@@ -342,9 +441,12 @@ DT_PHASE dt_run dt_moe_l1_run(const dt_moe_plan *p, const dt_moe_scratch *s, con
 DT_PHASE dt_tile_task dt_moe_task(const dt_moe_plan *p, const dt_moe_scratch *s, int l1, int32_t index,
                                   int32_t *place) {
   const int32_t *first = l1 ? s->l1 : s->l2;
-  int32_t expert = dt_last_at_most(first, p->experts, index), local = index - first[expert];
-  dt_run run = dt_moe_run(p, s, expert);
-  if (DT_MOE_DEDUPS(p) && l1) {
+  int32_t expert = dt_last_at_most(first, l1 ? dt_moe_l1_runs(p) : dt_moe_runs(p), index); /* the run */
+  int32_t local = index - first[expert];
+  dt_run run;
+  if (!DT_MOE_DEDUPS(p) || !l1) {
+    run = dt_moe_run_at(p, s, expert);
+  } else {
     run = dt_moe_l1_run(p, s, s->l1, s->early, index, &local);
     expert = run.expert;
   }
@@ -382,7 +484,8 @@ DT_PHASE dt_layer_piece dt_moe_expand_piece(const dt_moe_plan *p, const dt_moe_s
 DT_PHASE dt_layer_piece dt_moe_piece(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t index) {
   if (DT_MOE_DEDUPS(p)) return dt_moe_expand_piece(p, s, index);
   const int32_t q = dt_last_at_most(s->piece, p->ranks * p->experts, index);
-  const int32_t e = q / p->ranks, r = dt_moe_rank_after(p, p->rank, q - e * p->ranks), g = r * p->experts + e;
+  const int32_t place = q / p->ranks, r = dt_moe_rank_after(p, p->rank, q - place * p->ranks);
+  const int32_t e = dt_moe_expert(p, s, r, place), g = r * p->experts + e;
   const int32_t before = dt_moe_rows_before(p, s, r, g, p->rank), end = before + dt_moe_count(p, s, p->rank, g);
   const int32_t cell = before / p->piece_rows + index - s->piece[q];
   const int32_t low = dt_max32(before, cell * p->piece_rows), high = dt_min32(end, (cell + 1) * p->piece_rows);
@@ -391,7 +494,7 @@ DT_PHASE dt_layer_piece dt_moe_piece(const dt_moe_plan *p, const dt_moe_scratch 
                           s->first_row[at] + low,
                           high - low,
                           r,
-                          s->first_band[at] + low / DT_TILE_M,
+                          dt_moe_place(p, s, r, e, low / DT_TILE_M),
                           0,
                           0,
                           0};
@@ -400,10 +503,10 @@ DT_PHASE dt_layer_piece dt_moe_piece(const dt_moe_plan *p, const dt_moe_scratch 
 /* Piece `index` to put, of a segment: a group's part of its first band, of its last, or of up to segment_bands bands
  * between them. The pieces of segments in the plan's order: by their last band, then by row. */
 DT_PHASE dt_layer_piece dt_moe_put(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t index) {
-  const int32_t q = dt_last_at_most(s->put, p->ranks * p->experts, index);
-  const int32_t e = q / p->ranks, owner = dt_moe_rank_after(p, p->rank, q - e * p->ranks);
+  const int32_t q = dt_last_at_most(s->put, p->ranks * p->experts, index), place = q / p->ranks, k = q % p->ranks;
+  const int32_t e = dt_moe_expert(p, s, p->rank, place), owner = dt_moe_rank_after(p, p->rank, k);
   const dt_run run = dt_moe_run(p, s, e);
-  const int32_t before = s->owner_row[q] - run.row, end = s->owner_row[q + 1] - run.row;
+  const int32_t *rows = s->owner_row + e * p->ranks + k, before = rows[0] - run.row, end = rows[1] - run.row;
   const int32_t cell = before / p->piece_rows + index - s->put[q];
   const int32_t low = dt_max32(before, cell * p->piece_rows), high = dt_min32(end, (cell + 1) * p->piece_rows);
   const int32_t first = before / DT_TILE_M, last = (end - 1) / DT_TILE_M;
@@ -421,6 +524,11 @@ DT_PHASE dt_layer_piece dt_moe_put(const dt_moe_plan *p, const dt_moe_scratch *s
                           dt_min32(run.rows - band * DT_TILE_M, DT_TILE_M),
                           0};
   return piece;
+}
+/* Paced: the place of band `band` of this rank. */
+DT_PHASE int32_t dt_moe_band_place(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t band) {
+  const int32_t *first = s->first_band + p->rank * (p->experts + 1), e = dt_last_at_most(first, p->experts, band);
+  return dt_moe_place(p, s, p->rank, e, band - first[e]);
 }
 /* dedup: combine row c of this rank's tokens, of global expert g, is the row source_base[g] + c of the expert's rank,
  * counting whole bands. */

@@ -42,9 +42,9 @@ DT_DEVICE void dt_write_state(const dt_moe_plan &p, const dt_moe_scratch &s) {
     const int32_t rows = s.first_row[r * (experts + 1) + experts];
     if (rows > p.rows_max) return dt_layer_fail(p, DT_LAYER_ERROR_CAPACITY, r, (uint32_t)p.rows_max, (uint32_t)rows);
   }
-  const uint32_t l2 = (uint32_t)s.l2[experts];
+  const uint32_t l2 = (uint32_t)dt_moe_l2_tasks(&p, &s);
   state->next_task = 0;
-  state->tasks = (uint32_t)s.l1[experts] + l2;
+  state->tasks = (uint32_t)dt_moe_l1_tasks(&p, &s) + l2;
   state->passed = 0;
   state->passed_target = p.staged ? (uint32_t)p.put_blocks : DT_TILE_CLUSTER * l2 + 1;
   const int32_t pieces = s.piece[DT_MOE_DEDUPS(&p) ? experts : g];
@@ -67,7 +67,8 @@ DT_DEVICE void dt_write_state(const dt_moe_plan &p, const dt_moe_scratch &s) {
 
 DT_DEVICE void dt_write_table(const dt_moe_plan &p, const dt_moe_scratch &s, int32_t block, int32_t blocks) {
   const int32_t thread = block * DT_TABLE_THREADS + (int32_t)threadIdx.x, threads = blocks * DT_TABLE_THREADS;
-  const int32_t g = p.ranks * p.experts, l1 = s.l1[p.experts], tiles = l1 + s.l2[p.experts];
+  const int32_t g = p.ranks * p.experts;
+  const int32_t l1 = dt_moe_l1_tasks(&p, &s), tiles = l1 + dt_moe_l2_tasks(&p, &s);
   if (s.first_row[p.rank * (p.experts + 1) + p.experts] > p.rows_max) return;
   for (int32_t i = thread; i < tiles; i += threads) {
     int32_t place;
@@ -79,6 +80,8 @@ DT_DEVICE void dt_write_table(const dt_moe_plan &p, const dt_moe_scratch &s, int
   const int32_t bands = s.first_band[p.rank * (p.experts + 1) + p.experts];
   for (int32_t i = thread; i < bands; i += threads) p.act_ready[i] = p.stored[i] = 0;
   if (p.tiles_only) return;
+  if (p.order == DT_ORDER_PACED && p.staged)
+    for (int32_t i = thread; i < bands; i += threads) p.band_places[i] = dt_moe_band_place(&p, &s, i);
   uint32_t *next_bank = p.arrivals + (int64_t)((p.state->epoch & 1) ^ 1) * p.bands_max;
   for (int32_t i = thread; i < p.bands_max; i += threads) next_bank[i] = 0;
   if (DT_MOE_DEDUPS(&p)) {
@@ -127,6 +130,10 @@ DT_DEVICE void dt_make_table(const dt_moe_plan &p, int32_t *memory) {
 #define DT_RUN(phase)                                                                                                  \
   __syncthreads();                                                                                                     \
   phase(&p, &s, &team);
+  if (p.order != DT_ORDER_NATURAL) {
+    DT_RUN(dt_moe_remotes)
+    DT_RUN(dt_moe_sort)
+  }
   DT_RUN(dt_moe_sizes)
   DT_RUN(dt_moe_sums)
   if (DT_MOE_DEDUPS(&p)) {
@@ -154,7 +161,7 @@ static cudaError_t dt_prepare_table(const void *kernel, int shared_bytes) {
 
 /* The table kernel `kernel`; the plan's counts are on their way. */
 static cudaError_t dt_launch_table(const void *kernel, const dt_moe_plan *plan, int blocks, cudaStream_t stream) {
-  size_t shared = sizeof(int32_t) * dt_moe_scratch_words(plan->ranks, plan->experts);
+  size_t shared = sizeof(int32_t) * dt_moe_scratch_words(plan->ranks, plan->experts, plan->order);
   if (dt_slots_place_bytes(&plan->slot) > shared) shared = dt_slots_place_bytes(&plan->slot);
   return dt_launch_plan(kernel, plan, blocks + (plan->tiles_only ? 0 : plan->slot.blocks), DT_TABLE_THREADS, shared,
                         stream);

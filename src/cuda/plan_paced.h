@@ -28,4 +28,13 @@ DT_PHASE int32_t dt_paced_local_before(int32_t remote, int32_t local, int32_t i)
   return key == 0 ? 0 : (int32_t)dt_min64(((key - 1) / remote + 1) / 2, local);
 }
 
+/* The inverse of dt_paced_band: the place of an expert's band in its paced order. bands: all of the expert. */
+DT_PHASE int32_t dt_paced_place(int32_t remote, int32_t bands, int32_t band) {
+  const int32_t local = bands - remote, j = band - remote;
+  if (remote == 0 || local == 0) return band;
+  if (j < 0) return band + dt_paced_local_before(remote, local, band);
+  const int64_t before = ((2 * (int64_t)j + 1) * remote / local + 1) / 2; /* remote bands whose key is not above */
+  return j + (int32_t)dt_min64(before, remote);
+}
+
 #endif

@@ -100,10 +100,11 @@ typedef struct dt_tile_layer {
   uint8_t *rows_of[DT_LAYER_RANKS];         /* each rank's expert rows */
   uint8_t *buffers[DT_LAYER_RANKS];         /* each rank's combine buffer */
   uint32_t *act_ready;                      /* [bands_max] */
-  uint32_t *stored;  /* signal: [bands_max], what L2's tiles of a band have stored: rows, a tile of its l2_tiles at a
-                        time; NULL: nobody waits for it */
-  uint32_t l2_tiles; /* across the output */
-  int32_t consumers; /* so many of the CTAs, the last */
+  uint32_t *stored; /* signal: [bands_max], what L2's tiles of a band have stored: rows, a tile of its l2_tiles at a
+                       time; NULL: nobody waits for it */
+  const int32_t *band_places; /* signal in paced order: the counter of each band; NULL: they are in natural order */
+  uint32_t l2_tiles;          /* across the output */
+  int32_t consumers;          /* so many of the CTAs, the last */
   const dt_layer_piece *pieces, *puts;
   const int32_t *slot_of_row, *row_of_slot;
   int32_t beside; /* 1: tiles start while the kernel before them dispatches */

@@ -22,7 +22,7 @@ static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_SIGNAL, 
                                         DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
-/* Each schedule with its own and with small groups, where L2 waits for what is just being stored. */
+/* Each schedule with its own and with small groups, where L2 waits for what is just being stored; orders in turn. */
 static dt_status run_schedules(moe_rank *r, dt_cuda_moe *moe, dt_cuda_moe_config config) {
   dt_status status = DT_OK;
   for (int n = 0; n < 2 * SCHEDULES && !status; n++) {
@@ -30,6 +30,7 @@ static dt_status run_schedules(moe_rank *r, dt_cuda_moe *moe, dt_cuda_moe_config
     config.group_tasks = n % 2 ? 3 : 0;
     config.wave_experts = n % 2 && config.schedule == DT_SCHEDULE_WAVE ? 2 : 0;
     config.consumers = config.segment_bands = n % 2 ? 2 : 0;
+    config.order = (dt_order)(n % 3);
     status = dt_cuda_moe_set_schedule(moe, &config);
     for (int index = 0; index < MOE_INPUTS && !status; index++) {
       status = moe_forward(r, moe, index);
@@ -47,6 +48,7 @@ static dt_status run_back_to_back(moe_rank *r, dt_cuda_moe *moe, dt_cuda_moe_con
   dt_status status = DT_OK;
   for (int n = 0; n < SCHEDULES && !status; n++) {
     config.schedule = schedules[n];
+    config.order = (dt_order)((n + 1) % 3);
     config.group_tasks = 5;
     status = dt_cuda_moe_set_schedule(moe, &config);
     for (int i = 0; i < BACK_TO_BACK && !status; i++)

@@ -39,6 +39,7 @@ static dt_status run_schedules(moe_rank *r, dt_cuda_moe *moe, dt_cuda_moe_config
     config.group_tasks = n % 2 ? 3 : 0;
     config.wave_experts = n % 2 && config.schedule == DT_SCHEDULE_WAVE ? 2 : 0;
     config.consumers = config.segment_bands = n % 2 ? 2 : 0;
+    config.order = n % 2 && n / 2 < 3 ? DT_ORDER_REMOTE_FIRST : DT_ORDER_NATURAL;
     config.ahead = n % 4 == 3 ? 1 : n % 4 == 1 ? -1 : 0;
     config.send_sms = n % 2 ? 2 : 0;
     config.head = n % 3 == 1 ? -1 : n % 3 == 2 ? 512 : 0;

@@ -136,6 +136,10 @@ static dt_status wrong_arguments(moe_rank *r, const dt_cuda_moe_config *config, 
   other.schedule = DT_SCHEDULE_SIGNAL;
   other.consumers = 3;
   if (!status) status = refuse(r, dt_cuda_moe_set_schedule(moe, &other), DT_ERR_ARGUMENT, "consumers");
+  other.consumers = 0;
+  other.order = (dt_order)3;
+  if (!status) status = refuse(r, dt_cuda_moe_set_schedule(moe, &other), DT_ERR_ARGUMENT, "order");
+  other.order = DT_ORDER_NATURAL;
   other.schedule = DT_SCHEDULE_DIRECT;
   other.raster_bands = 3;
   if (!status) status = refuse(r, dt_cuda_moe_set_schedule(moe, &other), DT_ERR_ARGUMENT, "raster_bands");

@@ -113,6 +113,7 @@ static dt_status work(moe_rank *r, const dt_cuda_moe_config *config, const dt_cu
   if (!status) status = run_all(r, moe, &l, 1, l.expected);
   for (size_t i = 0; i < sizeof schedules / sizeof *schedules && !status; i++) {
     other.schedule = schedules[i];
+    other.order = (dt_order)((i + 1) % 3);
     status = dt_cuda_moe_set_schedule(moe, &other);
     if (!status) status = run_all(r, moe, &l, 0, l.seen);
     if (!status) status = compare_all(r, &l, schedules[i]);

@@ -27,9 +27,11 @@ typedef struct setting {
 
 static void run_phases(const dt_moe_plan *p, dt_moe_scratch *s) {
   const dt_team team = {0, 1, 0, 1};
-  assert_true(dt_moe_scratch_words(p->ranks, p->experts) <= sizeof memory / sizeof memory[0]);
+  assert_true(dt_moe_scratch_words(p->ranks, p->experts, p->order) <= sizeof memory / sizeof memory[0]);
   *s = dt_moe_scratch_at(p, memory);
   assert_false(dt_moe_sources(p, s, &team, counts));
+  dt_moe_remotes(p, s, &team);
+  dt_moe_sort(p, s, &team);
   dt_moe_sizes(p, s, &team);
   dt_moe_sums(p, s, &team);
   dt_moe_ahead(p, s, &team);

@@ -43,11 +43,13 @@ static dt_moe_plan configure(int32_t ranks, int32_t experts, int32_t rank) {
 
 static void run_phases(const dt_moe_plan *p) {
   const dt_team team = {0, 1, 0, 1};
-  assert_true(dt_moe_scratch_words(p->ranks, p->experts) <= sizeof memory[0] / sizeof memory[0][0]);
+  assert_true(dt_moe_scratch_words(p->ranks, p->experts, p->order) <= sizeof memory[0] / sizeof memory[0][0]);
   memset(memory[p->rank], 0x55, sizeof memory[0]);
   scratch[p->rank] = dt_moe_scratch_at(p, memory[p->rank]);
   const dt_moe_scratch *s = &scratch[p->rank];
   assert_false(dt_moe_sources(p, s, &team, counts));
+  dt_moe_remotes(p, s, &team);
+  dt_moe_sort(p, s, &team);
   dt_moe_sizes(p, s, &team);
   dt_moe_sums(p, s, &team);
   dt_moe_ahead(p, s, &team);
@@ -61,9 +63,14 @@ static void random_counts(dt_random *random, int32_t ranks, int32_t experts, int
     counts[i] = dt_random_u64(random) % 4 == 0 ? 0 : (int32_t)(dt_random_u64(random) % (uint64_t)most);
 }
 
-static void check_tasks(const dt_moe_plan *p) {
+/* The band whose counters are at `place`. */
+static int32_t band_at(const dt_moe_plan *p, const dt_plan *plan, int32_t place) {
+  return p->order == DT_ORDER_PACED ? plan->band_order[place] : place;
+}
+
+static void check_tasks(const dt_moe_plan *p, const dt_plan *plan) {
   const dt_moe_scratch *s = &scratch[p->rank];
-  const int32_t l1 = s->l1[p->experts], tasks = l1 + s->l2[p->experts];
+  const int32_t l1 = dt_moe_l1_tasks(p, s), tasks = l1 + dt_moe_l2_tasks(p, s);
   const int32_t bands = s->first_band[p->rank * (p->experts + 1) + p->experts];
   int32_t *at = malloc((size_t)(tasks + 1) * sizeof *at); /* which task a place has */
   int32_t *seen = calloc((size_t)(bands + 1) * (COLUMNS_1 + COLUMNS_2), sizeof *seen);
@@ -81,7 +88,7 @@ static void check_tasks(const dt_moe_plan *p) {
       if (column >= (is_l1 ? COLUMNS_1 : COLUMNS_2)) continue;
       const int32_t band = task.band + (task.flags & DT_TILE_SHARES_ROWS ? 0 : cta);
       assert_in_range(band, 0, bands - 1);
-      const dt_band *expected = &plans[p->rank]->bands[band];
+      const dt_band *expected = &plan->bands[band_at(p, plan, band)];
       assert_int_equal(task.row[cta], expected->row);
       assert_int_equal(task.rows[cta], expected->rows);
       assert_int_equal(task.expert, expected->expert);
@@ -92,6 +99,24 @@ static void check_tasks(const dt_moe_plan *p) {
   }
   for (int32_t i = 0; i < bands * (COLUMNS_1 + COLUMNS_2); i++) assert_int_equal(seen[i], 1);
   free(at), free(seen), free(last);
+}
+
+/* Bands come first in the plan's order: those of L1, or of L2. Waves of whole experts have an order of their own. */
+static void check_order(const dt_moe_plan *p, const dt_plan *plan, int l1) {
+  const dt_moe_scratch *s = &scratch[p->rank];
+  uint8_t *seen = calloc((size_t)plan->band_count + 1, 1);
+  int32_t bands = 0;
+  for (int32_t i = 0; i < (l1 ? dt_moe_l1_tasks(p, s) : dt_moe_l2_tasks(p, s)); i++) {
+    int32_t place;
+    const dt_tile_task task = dt_moe_task(p, s, l1, i, &place);
+    for (int cta = 0; cta < (task.flags & DT_TILE_SHARES_ROWS ? 1 : 2); cta++) {
+      const int32_t band = band_at(p, plan, task.band + cta);
+      if (!seen[band]) assert_int_equal(band, plan->band_order[bands++]);
+      seen[band] = 1;
+    }
+  }
+  assert_int_equal(bands, plan->band_count);
+  free(seen);
 }
 
 /* Where slots' rows have their sources, once each; early runs first. */
@@ -147,7 +172,7 @@ static void check_expands(const dt_moe_plan *p) {
 /* Until L1 has a row of another rank, it has as many tasks as were asked for, if there are. */
 static void check_ahead(const dt_moe_plan *p) {
   const dt_moe_scratch *s = &scratch[p->rank];
-  const int32_t l1 = s->l1[p->experts], wanted = p->ahead * p->clusters, g = p->rank * p->experts;
+  const int32_t l1 = dt_moe_l1_tasks(p, s), wanted = p->ahead * p->clusters, g = p->rank * p->experts;
   int32_t local = 0, first_remote = l1;
   for (int32_t i = 0; i < l1; i++) {
     int32_t place, remote = 0;
@@ -173,7 +198,7 @@ static void check_copies(const dt_moe_plan *p) {
         const dt_layer_piece piece = dt_moe_piece(&p[from], &scratch[from], i);
         if (piece.peer != to) continue;
         assert_in_range(piece.rows, 1, p[0].piece_rows);
-        const dt_band *band = &plan->bands[piece.band];
+        const dt_band *band = &plan->bands[band_at(&p[to], plan, piece.band)];
         assert_true(piece.to >= band->row && piece.to + piece.rows <= band->row + band->rows);
         for (int32_t n = 0; n < piece.rows; n++) {
           assert_int_equal(source[piece.to + n], -1);
@@ -218,6 +243,8 @@ static void check_segments(const dt_moe_plan *p, const dt_plan_config *like) {
       assert_int_equal(put.to, segment->dst_row + row);
       assert_int_equal(put.peer, segment->owner);
       assert_int_equal(put.band, segment->first_band);
+      for (int32_t band = put.band; band < put.band + put.bands; band++)
+        assert_int_equal(band_at(p, plan, dt_moe_band_place(p, s, band)), band);
       assert_int_equal(put.bands, segment->bands);
       assert_in_range(put.rows, 1, p->piece_rows);
       for (int32_t band = put.band; band < put.band + put.bands; band++)
@@ -231,12 +258,13 @@ static void check_segments(const dt_moe_plan *p, const dt_plan_config *like) {
 }
 
 /* all_own: every expert has bands of its own rank's rows alone. */
-static void check_world(int32_t ranks, int32_t experts, int32_t most, int all_own, dt_random *random) {
+static void check_world(int32_t ranks, int32_t experts, int32_t most, int all_own, dt_order order, dt_random *random) {
   dt_moe_plan p[RANKS];
   random_counts(random, ranks, experts, most);
   for (int32_t g = 0; all_own && g < ranks * experts; g++) counts[g / experts * ranks * experts + g] += 2 * DT_TILE_M;
   for (int32_t r = 0; r < ranks; r++) {
     p[r] = configure(ranks, experts, r);
+    p[r].order = (int32_t)order;
     dt_plan_config config;
     dt_plan_config_init(&config);
     config.ranks = ranks;
@@ -244,7 +272,7 @@ static void check_world(int32_t ranks, int32_t experts, int32_t most, int all_ow
     config.experts_per_rank = experts;
     config.tile_m = DT_TILE_M;
     config.layout = DT_LAYOUT_PACKED;
-    config.order = DT_ORDER_NATURAL;
+    config.order = order;
     assert_int_equal(dt_plan_create(&config, counts, &plans[r]), DT_OK);
     const struct {
       int32_t lead, group_tasks, wave_experts, alternate;
@@ -266,20 +294,24 @@ static void check_world(int32_t ranks, int32_t experts, int32_t most, int all_ow
       p[r].alternate = forms[i].alternate;
       run_phases(&p[r]);
       assert_int_equal(scratch[r].first_row[r * (experts + 1) + experts], plans[r]->rows);
-      check_tasks(&p[r]);
+      check_tasks(&p[r], plans[r]);
+      if (!p[r].wave_experts) check_order(&p[r], plans[r], 0);
+      if (!p[r].wave_experts) check_order(&p[r], plans[r], 1);
+      if (order == DT_ORDER_PACED || (order == DT_ORDER_REMOTE_FIRST && p[r].lead < DT_MOE_LEAD_ALL)) continue;
       p[r].dedup = 1;
       for (p[r].ahead = -1; p[r].ahead < 40; p[r].ahead = 2 * p[r].ahead + 3) {
         run_phases(&p[r]);
-        check_tasks(&p[r]);
+        check_tasks(&p[r], plans[r]);
+        check_order(&p[r], plans[r], 0);
         check_expands(&p[r]);
         if (p[r].ahead > 0 && ranks > 1 && all_own) check_ahead(&p[r]);
       }
       p[r].dedup = p[r].ahead = 0;
     }
+    run_phases(&p[r]);
     for (p[r].segment_bands = 1; p[r].segment_bands < 6; p[r].segment_bands += 2) check_segments(&p[r], &config);
     p[r].segment_bands = 1;
   }
-  for (int32_t r = 0; r < ranks; r++) run_phases(&p[r]);
   check_copies(p);
   for (int32_t r = 0; r < ranks; r++) check_sources(p, r);
   for (int32_t r = 0; r < ranks; r++) dt_plan_destroy(plans[r]);
@@ -289,10 +321,12 @@ static void test_plans(void **state) {
   (void)state;
   dt_random random = {9};
   for (int i = 0; i < 12; i++) {
-    check_world(1, 1 + i, 700, 0, &random);
-    check_world(2, 1 + 2 * i, 300, i % 2, &random);
-    check_world(3, 5, 1 + 60 * i, i % 2, &random);
-    check_world(4, EXPERTS, 90, i % 2, &random);
+    const dt_order order = (dt_order)(i % 3);
+    check_world(1, 1 + i, 700, 0, order, &random);
+    check_world(2, 1 + 2 * i, 300, i % 2, order, &random);
+    check_world(2, 1 + i % 4, 3000, i % 2, order, &random);
+    check_world(3, 5, 1 + 60 * i, i % 2, order, &random);
+    check_world(4, EXPERTS, 90, i % 2, order, &random);
   }
 }
 
