@@ -185,7 +185,6 @@ dt_status dt_combine_queue_plan(dt_combine *c, dt_combine_mode mode, cudaStream_
                                       .sizes = c->plan.sizes,
                                       .error = c->plan.error,
                                       .layout = (int32_t)c->config.layout,
-                                      .order = (int32_t)c->config.order,
                                       .chunk_rows = dt_combine_chunk_rows(c->params.row_bytes),
                                       .direct = mode == DT_COMBINE_DIRECT};
   const int64_t blocks = FEW + (c->plan.capacity.bands + BANDS_EACH - 1) / BANDS_EACH;

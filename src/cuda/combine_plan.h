@@ -14,7 +14,7 @@ typedef struct dt_combine_planned {
   dt_build_arrays arrays; /* of the plan */
   const dt_device_plan_sizes *sizes;
   const uint32_t *error;
-  int32_t layout, order;
+  int32_t layout;
   int32_t chunk_rows; /* rows of a chunk at most */
   int32_t direct;     /* which of the row targets */
 } dt_combine_planned;
