@@ -82,6 +82,7 @@ void dt_moe_bench_close(dt_moe_bench *bench); /* NULL allowed */
 typedef struct dt_moe_bench_method {
   int32_t part; /* -1: the layer; else a dt_cuda_moe_part, on the plan of the last schedule before it in the list */
   dt_schedule schedule;
+  dt_order order;
   /* As dt_cuda_moe_config. */
   int32_t raster_bands, group_tasks, lead, wave_experts, consumers, segment_bands, dedup, head, send_sms, ahead;
   int32_t graph; /* 1: replays a CUDA graph; 0: launched live */

@@ -156,6 +156,7 @@ typedef struct dt_layer_order {
   dt_schedule schedule;
   int32_t raster_bands, group_tasks, lead, wave_experts; /* 0: the layer's; group_tasks: of clusters */
   int32_t consumers, segment_bands;                      /* signal, as dt_cuda_moe_config */
+  dt_order order;
 } dt_layer_order;
 
 typedef struct dt_layer_answer {

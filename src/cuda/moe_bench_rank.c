@@ -140,14 +140,16 @@ static dt_status load_row(dt_moe_bench_rank *r) {
 /* Parts run on the plan of whatever layer ran last. */
 static dt_status choose(dt_moe_bench_rank *r, const dt_moe_bench_method *m) {
   if (m->part >= 0) return DT_OK;
-  if (r->set && r->set->schedule == m->schedule && r->set->raster_bands == m->raster_bands &&
-      r->set->group_tasks == m->group_tasks && r->set->lead == m->lead && r->set->wave_experts == m->wave_experts &&
-      r->set->consumers == m->consumers && r->set->segment_bands == m->segment_bands && r->set->dedup == m->dedup &&
-      r->set->head == m->head && r->set->send_sms == m->send_sms && r->set->ahead == m->ahead)
+  if (r->set && r->set->schedule == m->schedule && r->set->order == m->order &&
+      r->set->raster_bands == m->raster_bands && r->set->group_tasks == m->group_tasks && r->set->lead == m->lead &&
+      r->set->wave_experts == m->wave_experts && r->set->consumers == m->consumers &&
+      r->set->segment_bands == m->segment_bands && r->set->dedup == m->dedup && r->set->head == m->head &&
+      r->set->send_sms == m->send_sms && r->set->ahead == m->ahead)
     return DT_OK;
   dt_cuda_moe_config config;
   dt_cuda_moe_config_init(&config);
   config.schedule = m->schedule;
+  config.order = m->order;
   config.raster_bands = m->raster_bands;
   config.group_tasks = m->group_tasks;
   config.lead = m->lead;

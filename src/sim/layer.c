@@ -280,6 +280,8 @@ static dt_status check_order(const dt_layer_order *o, int32_t sms) {
   if (o->schedule < DT_SCHEDULE_SERIAL || o->schedule > DT_SCHEDULE_ALTERNATE)
     return dt_fail(DT_ERR_UNSUPPORTED, "schedule: %s; serial, signal, direct, wave, interleave or alternate on GPUs",
                    dt_schedule_name(o->schedule));
+  if (o->order < DT_ORDER_NATURAL || o->order > DT_ORDER_PACED)
+    return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced", (int)o->order);
   if (o->consumers < 0 || o->consumers % 2 != 0 || layer_consumers(o, sms) > sms - 2 || o->segment_bands < 0)
     return dt_fail(DT_ERR_ARGUMENT, "consumers, segment_bands: %d, %d; 0 or more, the first even and below %d",
                    o->consumers, o->segment_bands, sms);

@@ -20,6 +20,9 @@ typedef struct layer_table {
   int32_t ahead;       /* dedup: experts whose early runs of L1 come first */
   int32_t *band_rows;  /* [bands] */
   int32_t *first_band; /* [experts + 1] */
+  int32_t *remote;     /* [experts]: bands with rows of other ranks, the first ones */
+  int32_t *sorted;     /* [experts]: experts in their order */
+  int32_t *entry;      /* [bands]: an expert's bands in their order, from 0 */
 } layer_table;
 
 /* Rows of one expert and source in one band of `peer`, copied by one warp, or by all before the tiles. */

@@ -26,14 +26,15 @@ int layer_add_piece(layer_rank *rank, int32_t *room, layer_piece piece) {
   return 1;
 }
 
-/* Experts ascending, of each the next rank's first and this one's own last; cut where the expert's rows are. */
+/* Experts in each rank's order, of each place the next rank's first and this one's own last; cut where the expert's
+ * rows are. */
 dt_status layer_dispatch_create(layer_world *world, int32_t self) {
   const int32_t ranks = world->model->ranks;
   layer_rank *rank = &world->rank[self];
   int32_t room = 0, good = 1;
-  for (int32_t e = 0; e < world->experts; e++)
+  for (int32_t place = 0; place < world->experts; place++)
     for (int32_t k = 1; k <= ranks; k++) {
-      const int32_t peer = (self + k) % ranks;
+      const int32_t peer = (self + k) % ranks, e = world->rank[peer].table.sorted[place];
       int32_t low = 0, end;
       for (int32_t owner = (peer + 1) % ranks; owner != self; owner = (owner + 1) % ranks)
         low += layer_count(world, owner, peer, e);

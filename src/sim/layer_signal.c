@@ -35,8 +35,9 @@ double layer_signal_end(const layer_world *world, int32_t self) {
   const int32_t ranks = world->model->ranks, consumers = layer_consumers(&world->order, world->model->sms);
   const double rate = fmin(consumers * c->consumer_bytes_per_s, c->link_bytes_per_s);
   double now = 0.0;
-  for (int32_t e = 0; e < world->experts; e++)
+  for (int32_t place = 0; place < world->experts; place++)
     for (int32_t k = 1, row = 0; k < ranks; k++) {
+      const int32_t e = rank->table.sorted[place];
       const int32_t rows = layer_count(world, (self + k) % ranks, self, e);
       now = put_group(world, rank, e, row, row + rows, rate, now);
       row += rows;

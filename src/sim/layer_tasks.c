@@ -5,12 +5,15 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "plan/order.h"
 
 typedef struct layer_run {
   int32_t expert, rows, first_band, l1, columns, short_alone;
+  const int32_t *entry; /* its bands in their order; NULL: ascending */
 } layer_run;
 
-static layer_task band_task(const layer_run *run, int32_t band, int32_t next) {
+static layer_task band_task(const layer_run *run, int32_t entry, int32_t next_entry) {
+  const int32_t band = run->entry ? run->entry[entry] : entry, next = run->entry ? run->entry[next_entry] : next_entry;
   const int32_t left = run->rows - band * LAYER_BAND, left_next = run->rows - next * LAYER_BAND;
   return (layer_task){.expert = run->expert,
                       .l1 = run->l1,
@@ -52,25 +55,52 @@ static int32_t run_tasks(const layer_run *run, int32_t raster_bands, layer_task 
   return count;
 }
 
-static layer_run l2_run(const layer_world *world, int32_t expert, const layer_table *table, const int32_t *rows) {
-  return (layer_run){expert, rows[expert],     table->first_band[expert],
-                     0,      world->columns_2, world->model->short_bands_alone};
+static int remote_first(const layer_world *world) {
+  return world->order.order == DT_ORDER_REMOTE_FIRST;
+}
+static int32_t runs_of(const layer_world *world) {
+  return remote_first(world) ? 2 * world->experts : world->experts;
+}
+/* With dedup an expert's early and late bands count as one. */
+static int32_t l1_runs_of(const layer_world *world) {
+  return layer_dedups(world) ? world->experts : runs_of(world);
 }
 
-/* L1 of an expert, or with dedup its early or its late bands. */
-static layer_run l1_run(const layer_world *world, int32_t rank, int32_t expert, int32_t early, const layer_table *table,
+/* Run `index`: an expert, or remote-first its bands with rows of other ranks or its others. */
+static layer_run run_at(const layer_world *world, int32_t index, int32_t l1, const layer_table *table,
                         const int32_t *rows) {
-  layer_run run = {expert, rows[expert],     table->first_band[expert],
-                   1,      world->columns_1, world->model->short_bands_alone};
+  const int waves = world->order.wave_experts > 0;
+  const int32_t half = waves ? index % 2 : index / world->experts;
+  const int32_t expert = remote_first(world) ? table->sorted[waves ? index / 2 : index % world->experts] : index;
+  layer_run run = {expert,
+                   rows[expert],
+                   table->first_band[expert],
+                   l1,
+                   l1 ? world->columns_1 : world->columns_2,
+                   world->model->short_bands_alone,
+                   world->order.order == DT_ORDER_PACED ? table->entry + table->first_band[expert] : NULL};
+  if (!remote_first(world)) return run;
+  const int32_t most = table->remote[expert] * LAYER_BAND, remote = most < run.rows ? most : run.rows;
+  run.rows = half == 0 ? remote : run.rows - remote;
+  if (half == 1) run.first_band += table->remote[expert];
+  return run;
+}
+
+/* Of L1, with dedup early or late bands of an expert. */
+static layer_run l1_run(const layer_world *world, int32_t rank, int32_t index, int32_t early, const layer_table *table,
+                        const int32_t *rows) {
+  if (!layer_dedups(world)) return run_at(world, index, 1, table, rows);
+  layer_run run = {index, rows[index], table->first_band[index], 1, world->columns_1, world->model->short_bands_alone,
+                   NULL};
   int32_t first = 0;
-  if (layer_dedups(world)) layer_half(world, rank, expert, early, &first, &run.rows);
+  layer_half(world, rank, index, early, &first, &run.rows);
   run.first_band += first;
   return run;
 }
 
 typedef struct layer_groups {
-  int32_t *l1, *l2;  /* [experts + 1] first task */
-  int32_t *group;    /* [experts] */
+  int32_t *l1, *l2;  /* [runs + 1] first task */
+  int32_t *group;    /* [runs] */
   int32_t *group_l1; /* [groups + 1] L1 tasks before each */
   int32_t *early;    /* [experts + 1] L1 tasks of early runs before; without dedup all are */
   int32_t count, ahead;
@@ -80,12 +110,13 @@ typedef struct layer_groups {
 static int32_t raw_group(const layer_world *world, const layer_groups *groups, int32_t expert) {
   const int32_t first = groups->ahead, waves = world->order.wave_experts;
   if (expert < first) return -1;
-  return waves > 0 ? (expert - first) / waves : (groups->l1[expert] - groups->l1[first]) / world->order.group_tasks;
+  return waves > 0 ? (expert - first) / (remote_first(world) ? 2 : 1) / waves
+                   : (groups->l1[expert] - groups->l1[first]) / world->order.group_tasks;
 }
 
 static void make_groups(const layer_world *world, layer_groups *groups) {
   int32_t before = 0, group = 0;
-  for (int32_t e = 0; e < world->experts; e++) {
+  for (int32_t e = 0; world->order.lead < LAYER_LEAD_ALL && e < runs_of(world); e++) {
     const int32_t raw = raw_group(world, groups, e);
     if (e > 0 && raw != before) group++;
     if (e == 0 || raw != before) groups->group_l1[group] = groups->l1[e];
@@ -93,13 +124,13 @@ static void make_groups(const layer_world *world, layer_groups *groups) {
     before = raw;
   }
   groups->count = group + 1;
-  groups->group_l1[group + 1] = groups->l1[world->experts];
+  groups->group_l1[group + 1] = groups->l1[l1_runs_of(world)];
 }
 
 /* How many L1 tasks come before L2 task `task` of `expert`; *peak: alternate's, of the experts until this one. */
 static int32_t l1_before(const layer_world *world, const layer_groups *groups, int32_t expert, int32_t task,
                          int32_t *peak) {
-  const int32_t all = groups->l1[world->experts], lead = world->order.lead;
+  const int32_t all = groups->l1[l1_runs_of(world)], lead = world->order.lead;
   if (lead >= LAYER_LEAD_ALL) return all;
   if (world->order.schedule == DT_SCHEDULE_ALTERNATE) {
     const int32_t out = expert + 1 > groups->ahead ? expert + 1 : groups->ahead; /* all of its L1 is */
@@ -122,7 +153,7 @@ static void list_l1(const layer_world *world, int32_t rank, const layer_groups *
       const layer_run run = l1_run(world, rank, e, half == 0, table, rows);
       to += run_tasks(&run, raster, to);
     }
-  for (int32_t e = groups->ahead; e < world->experts; e++)
+  for (int32_t e = groups->ahead; e < l1_runs_of(world); e++)
     for (int32_t half = 0; half < halves; half++) {
       const layer_run run = l1_run(world, rank, e, half == 0, table, rows);
       to += run_tasks(&run, raster, to);
@@ -132,12 +163,14 @@ static void list_l1(const layer_world *world, int32_t rank, const layer_groups *
 static void count_tasks(const layer_world *world, int32_t rank, layer_groups *groups, layer_table *table,
                         const int32_t *rows) {
   const int32_t raster = world->order.raster_bands;
-  for (int32_t e = 0; e < world->experts; e++) {
+  for (int32_t e = 0; e < l1_runs_of(world); e++) {
     const layer_run early = l1_run(world, rank, e, 1, table, rows), late = l1_run(world, rank, e, 0, table, rows);
-    const layer_run l2 = l2_run(world, e, table, rows);
     const int32_t first = run_tasks(&early, raster, NULL);
     groups->early[e + 1] = groups->early[e] + first;
     groups->l1[e + 1] = groups->l1[e] + first + (layer_dedups(world) ? run_tasks(&late, raster, NULL) : 0);
+  }
+  for (int32_t e = 0; e < runs_of(world); e++) {
+    const layer_run l2 = run_at(world, e, 0, table, rows);
     groups->l2[e + 1] = groups->l2[e] + run_tasks(&l2, raster, NULL);
   }
   groups->ahead = layer_dedups(world) ? layer_ahead(world, rank, groups->early) : 0;
@@ -148,8 +181,8 @@ static dt_status fill(const layer_world *world, int32_t rank, const int32_t *row
                       layer_table *table) {
   count_tasks(world, rank, groups, table, rows);
   make_groups(world, groups);
-  const int32_t all = groups->l1[world->experts];
-  table->count = all + groups->l2[world->experts];
+  const int32_t all = groups->l1[l1_runs_of(world)];
+  table->count = all + groups->l2[runs_of(world)];
   table->tasks = malloc(((size_t)table->count + 1) * sizeof *table->tasks);
   layer_task *first = malloc(((size_t)table->count + 1) * sizeof *first);
   if (!table->tasks || !first) {
@@ -159,8 +192,8 @@ static dt_status fill(const layer_world *world, int32_t rank, const int32_t *row
   layer_task *second = first + all; /* of one expert at a time */
   list_l1(world, rank, groups, table, rows, first);
   int32_t place = 0, done = 0, peak = INT32_MIN;
-  for (int32_t e = 0; e < world->experts; e++) {
-    const layer_run l2 = l2_run(world, e, table, rows);
+  for (int32_t e = 0; e < runs_of(world); e++) {
+    const layer_run l2 = run_at(world, e, 0, table, rows);
     const int32_t count = run_tasks(&l2, world->order.raster_bands, second);
     for (int32_t i = 0; i < count; i++) {
       const int32_t before = l1_before(world, groups, e, groups->l2[e] + i, &peak);
@@ -173,12 +206,33 @@ static dt_status fill(const layer_world *world, int32_t rank, const int32_t *row
   return DT_OK;
 }
 
+/* The order of experts and of each one's bands. scratch: [experts]. */
+static dt_status sort_bands(const layer_world *world, int32_t rank, layer_table *table, int32_t *scratch) {
+  const int32_t experts = world->experts;
+  dt_expert_layout *layout = calloc((size_t)experts + 1, sizeof *layout);
+  if (!layout) return DT_ERR_MEMORY;
+  for (int32_t e = 0; e < experts; e++) {
+    int32_t away = 0;
+    for (int32_t source = 0; source < world->model->ranks; source++)
+      if (source != rank) away += layer_count(world, source, rank, e);
+    table->remote[e] = layer_divide_up(away, LAYER_BAND);
+    layout[e].bands = table->first_band[e + 1] - table->first_band[e];
+    layout[e].remote_bands = table->remote[e];
+    dt_expert_paced(&layout[e], table->entry + table->first_band[e]);
+  }
+  dt_expert_order(world->order.order, experts, layout, table->sorted, scratch);
+  free(layout);
+  return DT_OK;
+}
+
 dt_status layer_table_create(const layer_world *world, int32_t rank, layer_table *table) {
   const int32_t experts = world->experts;
-  const size_t n = (size_t)experts + 2;
+  const size_t n = 2 * (size_t)experts + 2;
   int32_t *memory = calloc(6 * n, sizeof *memory);
-  *table = (layer_table){.first_band = calloc(n, sizeof *table->first_band)};
-  dt_status status = memory && table->first_band ? DT_OK : DT_ERR_MEMORY;
+  *table = (layer_table){.first_band = calloc(n, sizeof *table->first_band),
+                         .remote = calloc(n, sizeof *table->remote),
+                         .sorted = calloc(n, sizeof *table->sorted)};
+  dt_status status = memory && table->first_band && table->remote && table->sorted ? DT_OK : DT_ERR_MEMORY;
   if (!status) {
     int32_t *rows = memory;
     for (int32_t e = 0; e < experts; e++) {
@@ -187,7 +241,9 @@ dt_status layer_table_create(const layer_world *world, int32_t rank, layer_table
     }
     table->bands = table->first_band[experts];
     table->band_rows = calloc((size_t)table->bands + 1, sizeof *table->band_rows);
-    if (!table->band_rows) status = DT_ERR_MEMORY;
+    table->entry = calloc((size_t)table->bands + 1, sizeof *table->entry);
+    if (!table->band_rows || !table->entry) status = DT_ERR_MEMORY;
+    if (!status) status = sort_bands(world, rank, table, memory + 3 * n);
     for (int32_t e = 0; !status && e < experts; e++)
       for (int32_t b = table->first_band[e]; b < table->first_band[e + 1]; b++) {
         const int32_t left = rows[e] - (b - table->first_band[e]) * LAYER_BAND;
@@ -208,4 +264,7 @@ void layer_table_release(layer_table *table) {
   free(table->tasks);
   free(table->band_rows);
   free(table->first_band);
+  free(table->remote);
+  free(table->sorted);
+  free(table->entry);
 }

@@ -42,7 +42,7 @@ static void run_phases(const dt_moe_plan *p, dt_moe_scratch *s) {
 
 static void compare_tasks(const dt_moe_plan *p, const dt_moe_scratch *s, const layer_world *world) {
   layer_table table;
-  const int32_t l1 = s->l1[p->experts], all = l1 + s->l2[p->experts];
+  const int32_t l1 = dt_moe_l1_tasks(p, s), all = l1 + dt_moe_l2_tasks(p, s);
   assert_int_equal(layer_table_create(world, p->rank, &table), DT_OK);
   assert_int_equal(table.count, all);
   assert_int_equal(table.ahead, *s->ahead);
@@ -59,7 +59,7 @@ static void compare_tasks(const dt_moe_plan *p, const dt_moe_scratch *s, const l
       const int32_t column = is_l1 ? device.column[c] : device.column[c] / 2;
       const int32_t columns = is_l1 ? world->columns_1 : world->columns_2;
       assert_int_equal(task->column[c], column < columns ? column : -1);
-      assert_int_equal(task->band[c], device.band + (pair ? c : 0));
+      assert_int_equal(dt_moe_band_place(p, s, task->band[c]), device.band + (pair ? c : 0));
       assert_int_equal(task->rows[c], device.rows[c]);
     }
   }
@@ -75,7 +75,9 @@ static void compare_pieces(const dt_moe_plan *p, const dt_moe_scratch *s, layer_
   for (int32_t i = 0; i < rank->piece_count; i++) {
     const dt_layer_piece device = dt_moe_piece(p, s, i);
     assert_int_equal(rank->pieces[i].peer, device.peer);
-    assert_int_equal(rank->pieces[i].band, device.band);
+    const int32_t peer = device.peer, *first = world->rank[peer].table.first_band;
+    const int32_t e = dt_last_at_most(first, p->experts, rank->pieces[i].band);
+    assert_int_equal(dt_moe_place(p, s, peer, e, rank->pieces[i].band - first[e]), device.band);
     assert_int_equal(rank->pieces[i].rows, device.rows);
   }
   for (int32_t r = 0; r < p->ranks; r++) layer_table_release(&world->rank[r].table);
@@ -101,6 +103,7 @@ static void compare(const setting *set, int32_t self) {
   memset(&p, 0, sizeof p);
   p.ranks = m->ranks, p.rank = self, p.experts = m->experts_per_rank;
   p.columns_1 = world.columns_1, p.columns_2 = world.columns_2;
+  p.order = (int32_t)set->order.order;
   p.raster_bands = set->order.raster_bands, p.piece_rows = world.piece_rows;
   p.lead = set->order.lead, p.group_tasks = set->order.group_tasks, p.wave_experts = set->order.wave_experts;
   p.alternate = set->order.schedule == DT_SCHEDULE_ALTERNATE;
@@ -143,7 +146,12 @@ static void test_equal(void **state) {
                      : set.order.schedule == DT_SCHEDULE_WAVE ? 0
                                                               : 1 + (int32_t)dt_random_below(&random, 3);
     if (set.order.schedule == DT_SCHEDULE_WAVE) set.order.wave_experts = (int32_t)dt_random_below(&random, 4);
-    for (int32_t rank = 0; rank < ranks; rank++) compare(&set, rank);
+    for (int order = DT_ORDER_NATURAL; order <= DT_ORDER_PACED; order++) {
+      const int all_l1_first = set.order.lead == DT_MOE_LEAD_ALL;
+      if (set.model.dedup && (order == DT_ORDER_PACED || (order == DT_ORDER_REMOTE_FIRST && !all_l1_first))) continue;
+      set.order.order = (dt_order)order;
+      for (int32_t rank = 0; rank < ranks; rank++) compare(&set, rank);
+    }
   }
 }
 

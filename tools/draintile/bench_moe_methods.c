@@ -64,7 +64,9 @@ static const char *dedup_suffix(const tool_args *args, int dedup) {
 
 static int add_named(const tool_args *args, int which, const dt_moe_bench_method *method, bench_moe_methods *methods) {
   char name[BENCH_MOE_NAME];
-  snprintf(name, sizeof name, "%s%s", bench_moe_schedules[which], dedup_suffix(args, method->dedup));
+  snprintf(name, sizeof name, "%s%s%s%s", bench_moe_schedules[which], dedup_suffix(args, method->dedup),
+           method->order == DT_ORDER_NATURAL ? "" : " ",
+           method->order == DT_ORDER_NATURAL ? "" : dt_order_name(method->order));
   append(name, "group", method->group_tasks);
   append(name, "lead", method->lead);
   append(name, "consumers", method->consumers);
@@ -98,8 +100,8 @@ static int add_dispatches(const tool_args *args, int which, dt_moe_bench_method 
 
 /* A schedule in each grouping that was asked for, signal with each number of consumers and of bands; 0 is the
  * schedule's own and not in the name. */
-static int add_schedule(const tool_args *args, const bench_moe_row *row, int32_t sms, int which, int dedup,
-                        bench_moe_methods *methods) {
+static int add_ordered(const tool_args *args, const bench_moe_row *row, int32_t sms, int which, int dedup,
+                       dt_order order, bench_moe_methods *methods) {
   const int grouped = which == WAVE || which == INTERLEAVE || which == ALTERNATE;
   const int leads = which == INTERLEAVE || which == ALTERNATE;
   const arg_value *groups = grouped ? args_list(args, "group-tasks") : &unset;
@@ -110,6 +112,7 @@ static int add_schedule(const tool_args *args, const bench_moe_row *row, int32_t
   for (int i = 0; i < consumers->list_count && code == TOOL_OK; i++)
     for (int j = 0; j < segments->list_count && code == TOOL_OK; j++) {
       dt_moe_bench_method method = layer_method(args, which, dedup);
+      method.order = order;
       if (which == SIGNAL) {
         method.consumers = consumers->list[i];
         method.segment_bands = segments->list[j];
@@ -120,6 +123,19 @@ static int add_schedule(const tool_args *args, const bench_moe_row *row, int32_t
       if (which == WAVE_PUBLISHED) method.wave_experts = published_wave(row, sms);
       code = add_dispatches(args, which, method, methods);
     }
+  return code;
+}
+
+/* In each order that the schedule has; with dedup: dt_cuda_moe_config. serial is the baseline, in natural order. */
+static int add_schedule(const tool_args *args, const bench_moe_row *row, int32_t sms, int which, int dedup,
+                        bench_moe_methods *methods) {
+  const arg_value *orders = which == SERIAL ? &unset : args_list(args, "order");
+  int code = TOOL_OK;
+  for (int i = 0; i < orders->list_count && code == TOOL_OK; i++) {
+    const dt_order order = (dt_order)orders->list[i];
+    const int has = order == DT_ORDER_REMOTE_FIRST && (which == SIGNAL || which == DIRECT);
+    if (!dedup || order == DT_ORDER_NATURAL || has) code = add_ordered(args, row, sms, which, dedup, order, methods);
+  }
   return code;
 }
 
@@ -180,6 +196,7 @@ static int price_alike(device_layer *layer, const int64_t *rows, int32_t first, 
                                        .group_tasks = method->group_tasks,
                                        .lead = method->lead,
                                        .wave_experts = method->wave_experts,
+                                       .order = method->order,
                                        .consumers = method->consumers,
                                        .segment_bands = method->segment_bands};
   }

@@ -65,6 +65,7 @@ static json_t *method_json(const bench_moe_methods *methods, int32_t m, const dt
   json_object_set_new(json, "predicted_s", json_figure(methods->predicted_s[m]));
   if (method->part < 0) {
     json_object_set_new(json, "schedule", json_string(dt_schedule_name(method->schedule)));
+    json_object_set_new(json, "order", json_string(dt_order_name(method->order)));
     json_object_set_new(json, "raster_bands", json_integer(method->raster_bands));
     json_object_set_new(json, "group_tasks", json_integer(method->group_tasks));
     json_object_set_new(json, "lead", json_integer(method->lead));

@@ -144,6 +144,7 @@ static const arg_option options[] = {
     OPT_INTS("tokens", "LIST", "1024", 1, 1048576, "tokens of every rank, separated by commas"),
     OPT_LIST("schedule", "LIST", "all", bench_moe_schedules,
              "what is timed beside serial and its parts alone; wave-published: two L1 tiles a multiprocessor"),
+    OPT_LIST("order", "LIST", "natural", order_names, "orders of bands, of all schedules but serial"),
     OPT_INT("raster-bands", "R", "0", 0, 65536, "bands of a unit at most; 0: the schedule's"),
     OPT_INTS("group-tasks", "LIST", "0", 0, 1000000000, "L1 tasks a group holds at least; 0: the schedule's"),
     OPT_INTS("lead", "LIST", "0", 0, 65536, "groups of L1 ahead of L2 (interleave, alternate); 0: the schedule's"),

@@ -219,26 +219,33 @@ static void make_config(simulate_job *job) {
 
 static dt_layer_model layer_model(const simulate_job *job) {
   const tool_args *args = job->args;
+  const device_layer layer = {.ranks = job->counts.ranks,
+                              .experts = job->counts.experts,
+                              .top_k = (int32_t)args_int(args, "top-k"),
+                              .hidden = args_int(args, "hidden"),
+                              .intermediate = args_int(args, "intermediate"),
+                              .counts = job->counts.values,
+                              .tokens = job->tokens,
+                              .sms = (int32_t)args_int(args, "workers"),
+                              .rows_in_place = args_set(args, "no-dispatch")};
   dt_layer_model model;
-  dt_layer_model_init(&model);
-  model.ranks = job->counts.ranks;
-  model.experts_per_rank = job->counts.experts / job->counts.ranks;
-  model.top_k = (int32_t)args_int(args, "top-k");
-  model.hidden = args_int(args, "hidden");
-  model.intermediate = args_int(args, "intermediate");
-  model.sms = (int32_t)args_int(args, "workers");
-  model.counts = job->counts.values;
-  model.tokens = job->tokens;
-  model.rows_in_place = args_set(args, "no-dispatch");
+  device_model(&layer, &model);
   return model;
+}
+
+/* What was given of an option whose default is that of CPUs; 0: the layer's. */
+static int32_t given(const tool_args *args, const char *name) {
+  return args_given(args, name) ? (int32_t)args_int(args, name) : 0;
 }
 
 /* Groupings that were given; the others are the layer's. */
 static dt_layer_order layer_order(const simulate_job *job, dt_schedule schedule) {
   const tool_args *args = job->args;
   return (dt_layer_order){.schedule = schedule,
-                          .raster_bands =
-                              args_given(args, "raster-bands") ? (int32_t)args_int(args, "raster-bands") : 0,
+                          .order = args_set(args, "order") ? (dt_order)args_choice(args, "order") : DT_ORDER_NATURAL,
+                          .raster_bands = given(args, "raster-bands"),
+                          .consumers = given(args, "consumers"),
+                          .segment_bands = given(args, "segment-bands"),
                           .group_tasks = (int32_t)args_int(args, "group-tasks"),
                           .lead = (int32_t)args_int(args, "lead"),
                           .wave_experts = (int32_t)args_int(args, "wave-experts")};

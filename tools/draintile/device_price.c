@@ -8,7 +8,7 @@
 #include "args.h"
 #include "log.h"
 
-static int prepare(const device_layer *layer, dt_layer_model *model, dt_layer_costs *costs) {
+void device_model(const device_layer *layer, dt_layer_model *model) {
   dt_layer_model_init(model);
   model->ranks = layer->ranks;
   model->experts_per_rank = layer->experts / layer->ranks;
@@ -23,6 +23,11 @@ static int prepare(const device_layer *layer, dt_layer_model *model, dt_layer_co
   model->head = layer->head;
   model->send_sms = layer->send_sms;
   model->ahead = layer->ahead;
+  model->rows_in_place = layer->rows_in_place;
+}
+
+static int prepare(const device_layer *layer, dt_layer_model *model, dt_layer_costs *costs) {
+  device_model(layer, model);
   const dt_status status =
       dt_layer_costs_from_platform(layer->platform, layer->hidden, layer->intermediate, layer->sms, costs);
   return status ? log_status(status, "platform") : TOOL_OK;

@@ -14,7 +14,10 @@ typedef struct device_layer {
   const int64_t *dispatch_rows;         /* [ranks][ranks] tokens from a rank to another, with dedup; NULL: all */
   int32_t dedup, head, send_sms, ahead; /* as dt_cuda_moe_config */
   int32_t sms;                          /* of a rank */
+  int32_t rows_in_place;                /* as dt_layer_model */
 } device_layer;
+
+void device_model(const device_layer *layer, dt_layer_model *model);
 
 /* Seconds of each order; NaN where the platform does not know tiles. Exit codes. */
 int device_price(const device_layer *layer, const dt_layer_order *orders, int32_t count, double *predicted_s);

@@ -10,6 +10,8 @@
 
 /* Options that say nothing on GPUs are refused, and GPUs shared where there are more ranks. Parent. Exit code. */
 int moe_cuda_options(moe_job *job);
+/* Of bands, of every schedule: natural if none was asked for. */
+dt_order moe_cuda_order(const moe_job *job);
 /* Says what a run on these GPUs means: shared ones, rows as bf16. */
 void moe_cuda_notes(const moe_job *job);
 /* The GPU of a rank, and how many ranks share it. */

@@ -29,6 +29,7 @@ dt_cuda_moe_config moe_cuda_config(const moe_cuda_run *run, dt_schedule schedule
   config.activation_alpha = run->layer->weights.activation_alpha;
   config.activation_limit = run->layer->weights.activation_limit;
   config.schedule = schedule;
+  config.order = moe_cuda_order(job);
   config.raster_bands = job->config.raster_bands;
   config.group_tasks = job->config.group_tasks;
   config.lead = job->config.lead;
@@ -52,7 +53,7 @@ static void describe_plan(moe_cuda_run *run, int32_t index) {
   plan->rank = run->link->rank;
   plan->experts_per_rank = job->info->experts / job->ranks;
   plan->schedule = (dt_schedule)job->shared.schedules[index];
-  plan->order = dt_schedule_default_order(plan->schedule);
+  plan->order = moe_cuda_order(job);
   plan->tile_m = 128;
   plan->columns_1 = (int32_t)((job->info->intermediate + 127) / 128);
   plan->columns_2 = (int32_t)((job->info->hidden + 255) / 256);

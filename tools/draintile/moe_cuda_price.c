@@ -6,9 +6,13 @@
 #include "log.h"
 #include "moe_cuda.h"
 
+dt_order moe_cuda_order(const moe_job *job) {
+  return job->order_given ? job->config.order : DT_ORDER_NATURAL;
+}
+
 /* Options of the CPU executor that have no meaning on a GPU. */
-static const char *const cpu_only[] = {"workers",   "tile-m",        "tile-n",       "layout", "order",
-                                       "link-rate", "link-capacity", "link-latency", "delay",  "delay-seed"};
+static const char *const cpu_only[] = {"workers",       "tile-m",       "tile-n", "layout",    "link-rate",
+                                       "link-capacity", "link-latency", "delay",  "delay-seed"};
 
 int moe_cuda_options(moe_job *job) {
   for (size_t i = 0; i < ARGS_COUNT(cpu_only); i++)
@@ -22,6 +26,9 @@ int moe_cuda_options(moe_job *job) {
     return log_fail(TOOL_USAGE, "--consumers: %d; allowed on cuda: an even number up to 64", job->config.consumers);
   if (job->config.raster_bands % 2)
     return log_fail(TOOL_USAGE, "--raster-bands: %d; allowed on cuda: even", job->config.raster_bands);
+  if (args_choice(job->args, "dedup") && moe_cuda_order(job) != DT_ORDER_NATURAL)
+    return log_fail(TOOL_USAGE, "--order: %s; allowed on cuda with --dedup on: natural",
+                    dt_order_name(moe_cuda_order(job)));
   if (args_choice(job->args, "dedup") && args_set(job->args, "trace"))
     return log_fail(TOOL_USAGE, "--trace: \"%s\"; allowed on cuda: with --dedup off", args_text(job->args, "trace"));
   if (job->choose && !job->machine.platform)
@@ -65,6 +72,7 @@ static device_layer layer_of(const moe_job *job, int64_t *tokens) {
 
 static dt_layer_order order_of(const moe_job *job, dt_schedule schedule) {
   return (dt_layer_order){.schedule = schedule,
+                          .order = moe_cuda_order(job),
                           .raster_bands = job->config.raster_bands,
                           .group_tasks = job->config.group_tasks,
                           .lead = job->config.lead,
