@@ -94,6 +94,36 @@ one_line() { # pattern
   done
 }
 
+@test "SIGHUP ends the command, but not one that was told to ignore it" {
+  start --schedule signal
+  sleep 0.3
+  kill -HUP "$parent"
+  ends_with 3 5
+  one_line 'interrupted by signal'
+  trap '' HUP
+  start --schedule serial --repeat 4 --timeout 60s --link-rate 1MB/s
+  trap - HUP
+  sleep 0.3
+  kill -HUP "$parent"
+  wait $shell
+  [ -f "$BATS_TEST_TMPDIR/output.safetensors" ]
+}
+
+@test "synth, interrupted: nothing is left" {
+  for signal in TERM INT HUP; do
+    "$DRAINTILE" synth checkpoint --hidden 2048 --intermediate 2048 --experts 256 --top-k 2 "$BATS_TEST_TMPDIR/big" \
+      2>"$BATS_TEST_TMPDIR/err" 3>&- &
+    sleep 0.2
+    [ -e "$BATS_TEST_TMPDIR/big.$!.tmp" ]
+    kill -$signal $!
+    local code=0
+    wait $! || code=$?
+    [ "$code" -eq 3 ]
+    one_line 'interrupted by signal'
+    [ "$(find "$BATS_TEST_TMPDIR" -name 'big*' | wc -l)" -eq 0 ]
+  done
+}
+
 @test "SIGKILL of the command takes its ranks along" {
   start --schedule signal
   sleep 0.3

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "interrupt.h"
 #include "json.h"
 #include "log.h"
 #include "proc.h"
@@ -224,10 +225,14 @@ static int run(const tool_args *args) {
   snprintf(temporary, sizeof(temporary), "%s.%ld.tmp", folder, (long)getpid());
   int code = check_target(folder);
   if (code) return code;
+  interrupt_catch();
   if (mkdir(temporary, 0777) != 0) return log_fail(TOOL_FAILED, "%s: %s", folder, strerror(errno));
   code = write_folder(temporary, &m, args_number(args, "shard-size"));
-  if (code == TOOL_OK) return put_in_place(temporary, folder);
-  remove_folder(temporary);
+  if (code == TOOL_OK)
+    code = put_in_place(temporary, folder);
+  else
+    remove_folder(temporary);
+  interrupt_release();
   return code;
 }
 

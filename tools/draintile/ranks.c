@@ -17,6 +17,7 @@
 
 #include "args.h"
 #include "clock.h"
+#include "interrupt.h"
 #include "log.h"
 #include "ranks_internal.h"
 
@@ -32,12 +33,6 @@ typedef struct rank_group {
   double failed_at_s;     /* 0: not yet */
   int code;               /* of a failure in the parent itself */
 } rank_group;
-
-static volatile sig_atomic_t interrupting_signal;
-
-static void on_signal(int number) {
-  interrupting_signal = number;
-}
 
 /* 'T' in /proc/PID/stat, behind the parenthesised name. */
 static int is_stopped(pid_t pid) {
@@ -274,22 +269,10 @@ static void serve(rank_group *group, struct pollfd *polls) {
     }
     reap(group);
     if (group->failed_at_s > 0) refuse_waiting(group);
-    if (interrupting_signal) kill_remaining(group);
+    if (interrupt_number()) kill_remaining(group);
     watch(group);
     if (config->tick) config->tick(config->context, group->accounts);
   } while (!ended);
-}
-
-static void catch_signals(struct sigaction *before, int restore) {
-  static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-  struct sigaction action = {.sa_handler = on_signal};
-  sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < ARGS_COUNT(numbers); i++) {
-    if (restore)
-      sigaction(numbers[i], &before[i], NULL);
-    else
-      sigaction(numbers[i], &action, &before[i]);
-  }
 }
 
 static int run_group(rank_group *group, struct pollfd *polls) {
@@ -304,13 +287,12 @@ static int run_group(rank_group *group, struct pollfd *polls) {
   }
   serve(group, polls);
   if (group->code != TOOL_OK) return group->code;
-  if (group->failed_at_s > 0 || interrupting_signal)
-    return ranks_report(group->processes, group->accounts, ranks, interrupting_signal);
+  if (group->failed_at_s > 0 || interrupt_number())
+    return ranks_report(group->processes, group->accounts, ranks, interrupt_number());
   return TOOL_OK;
 }
 
 int ranks_run(const ranks_config *config) {
-  struct sigaction before[3];
   size_t count = (size_t)config->ranks;
   rank_group group = {.config = config};
   struct pollfd *polls = calloc(count, sizeof(*polls));
@@ -321,10 +303,9 @@ int ranks_run(const ranks_config *config) {
   if (!polls || !group.processes || group.accounts == MAP_FAILED) code = log_out_of_memory();
   for (size_t i = 0; code == TOOL_OK && i < count; i++) group.processes[i].socket = -1;
   if (code == TOOL_OK) {
-    interrupting_signal = 0;
-    catch_signals(before, 0);
+    interrupt_catch();
     code = run_group(&group, polls);
-    catch_signals(before, 1);
+    interrupt_release();
     for (size_t i = 0; i < count; i++) {
       if (group.processes[i].socket >= 0) close(group.processes[i].socket);
       free(group.processes[i].data);

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include "args.h"
+#include "interrupt.h"
 #include "log.h"
 #include "ranks_internal.h"
 
@@ -31,7 +32,7 @@ static int32_t best_account(const rank_process *processes, const rank_account *a
 }
 
 int ranks_report(const rank_process *processes, const rank_account *accounts, int32_t ranks, int interrupted) {
-  if (interrupted) return log_fail(TOOL_FAILED, "interrupted by signal %d (%s)", interrupted, strsignal(interrupted));
+  if (interrupted) return interrupt_fail(interrupted);
   int32_t told = best_account(processes, accounts, ranks);
   char account[RANK_DETAIL_BYTES + 32] = "";
   if (told >= 0) snprintf(account, sizeof(account), "; seen by rank %d: %s", told, accounts[told].detail);

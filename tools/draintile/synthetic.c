@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "floats.h"
+#include "interrupt.h"
 #include "log.h"
 #include "progress.h"
 #include "random.h"
@@ -68,6 +69,7 @@ static int write_tensor(const dt_tensor_writer *writer, const synthetic_tensor *
     dt_status status = dt_tensor_writer_rows(writer, spec->name, first, count, buffer);
     if (status) code = log_status(status, NULL);
     progress_add(progress, (double)(count * row));
+    if (code == TOOL_OK && interrupt_number()) code = interrupt_fail(interrupt_number());
   }
   free(buffer);
   free(unit);
