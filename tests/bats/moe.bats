@@ -118,14 +118,15 @@ setup_file() {
 
 @test "--device cuda: what it cannot do is refused, with a GPU or without" {
   local option
-  for option in '--workers 2' '--consumers 1' '--tile-m 64' '--tile-n 64' '--layout packed' '--order remote-first' \
-    '--segment-bands 2' '--link-rate 1GB/s' '--delay 1ms'; do
+  for option in '--workers 2' '--tile-m 64' '--tile-n 64' '--layout packed' '--link-rate 1GB/s' '--delay 1ms'; do
     # shellcheck disable=SC2086  # an option and its value
     run --separate-stderr moe --device cuda $option
     refused 2 "${option%% *}: given with --device cuda; allowed: with --device cpu"
   done
-  run --separate-stderr moe --device cuda --schedule signal
-  refused 2 '--schedule: signal; allowed on cuda: serial, direct, wave, interleave, alternate'
+  run --separate-stderr moe --device cuda --schedule signal --consumers 3
+  refused 2 '--consumers: 3; allowed on cuda: an even number up to 64'
+  run --separate-stderr moe --device cuda --dedup on --order paced
+  refused 2 '--order: paced; allowed on cuda with --dedup on: natural'
   run --separate-stderr moe --device cuda --schedule auto
   refused 2 '--platform: required with --schedule auto and --device cuda'
   run --separate-stderr moe --device cuda --schedule auto --platform "$BATS_TEST_TMPDIR/missing.json"

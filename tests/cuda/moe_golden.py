@@ -66,7 +66,7 @@ def run(command, case, ranks, folder):
     if not math.isclose(results["tolerance"], allowed):
         return f"the command allows {results['tolerance']}, not {allowed}", math.inf
     schedules = {entry["schedule"] for entry in runs}
-    if schedules != {"serial", "direct", "wave", "interleave", "alternate"}:
+    if schedules != {"serial", "signal", "direct", "wave", "interleave", "alternate"}:
         return f"schedules {sorted(schedules)}", math.inf
     if not all(entry["bit_equal"] for entry in runs):
         return "schedules differ", math.inf

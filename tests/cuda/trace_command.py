@@ -12,7 +12,7 @@ import tempfile
 
 command = os.path.abspath(sys.argv[1])
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS = 512, 256, 8, 2, 600
-SCHEDULES = ["serial", "direct", "interleave"]
+SCHEDULES = ["serial", "signal", "direct", "interleave"]
 
 
 def run(*arguments):
