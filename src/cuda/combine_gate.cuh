@@ -9,16 +9,20 @@
 #include "cuda/pipeline.cuh"
 #include "cuda/tile_combine.h"
 
-/* Of the word in shared memory. */
-enum { DT_GATE_SHUT = 0, DT_GATE_OPEN = 1, DT_GATE_FAILED = 2 };
-
 /* The combine that a launch of the engine runs; only if it runs one. */
 DT_DEVICE const dt_tile_combine &dt_combine_of(const dt_tile_gemm &gemm) {
   return (const dt_tile_combine &)gemm;
 }
 
-DT_DEVICE void dt_gate_init(const dt_tile_gemm &gemm, uint32_t shared) {
-  dt_store_shared_word(shared + DT_SHARED_GATE, dt_combine_of(gemm).gated ? DT_GATE_SHUT : DT_GATE_OPEN);
+/* Before dt_barrier_init_fence. */
+DT_DEVICE void dt_gate_init(uint32_t shared) {
+  dt_barrier_init(shared + DT_SHARED_GATE, 1);
+}
+
+/* One lane says what has been decided: the word, then the barrier's only phase. */
+DT_DEVICE void dt_gate_decide(uint32_t shared, bool open) {
+  dt_store_shared_word(shared + DT_SHARED_GATE_OPEN, open);
+  dt_barrier_arrive(shared + DT_SHARED_GATE);
 }
 
 /* Opens the gate once all peers have entered (a lane each acquires; pairs with the peers' dt_combine_enter_kernel). If
@@ -26,7 +30,10 @@ DT_DEVICE void dt_gate_init(const dt_tile_gemm &gemm, uint32_t shared) {
 DT_DEVICE void dt_gate_keep(const dt_tile_gemm &gemm, uint32_t shared) {
   const dt_tile_combine &c = dt_combine_of(gemm);
   const int32_t lane = (int32_t)(threadIdx.x % 32);
-  if (!c.gated) return;
+  if (!c.gated) {
+    if (lane == 0) dt_gate_decide(shared, true);
+    return;
+  }
   dt_grid_wait(); /* the epoch and the table are the kernels' before */
   if (c.combine.opens) {
     /* The first CTA to come tells the peers, whichever that is: nobody waits for one that is not resident. */
@@ -36,11 +43,10 @@ DT_DEVICE void dt_gate_keep(const dt_tile_gemm &gemm, uint32_t shared) {
   }
   dt_combine_await_entry(c.combine, lane);
   __syncwarp();
-  if (threadIdx.x % 32 != 0) return;
+  if (lane != 0) return;
   const bool failed = dt_combine_failed(c.combine);
   if (failed) atomicMax(&gemm.header->next, gemm.header->count);
-  dt_fence_cta();
-  dt_store_shared_word(shared + DT_SHARED_GATE, failed ? DT_GATE_FAILED : DT_GATE_OPEN);
+  dt_gate_decide(shared, !failed);
 }
 
 /* At a cluster's end: the last one to come closes the epoch. Its stores are complete and a barrier of the cluster has
@@ -59,14 +65,13 @@ DT_DEVICE void dt_gate_leave(const dt_tile_gemm &gemm) {
 /* Until that is decided, which dt_gate_keep does in bounded time. A whole warp, before it stores its first tile:
  * through the asynchronous proxy, too. */
 DT_DEVICE void dt_gate_wait(uint32_t shared) {
-  while (dt_load_shared_word(shared + DT_SHARED_GATE) == DT_GATE_SHUT) continue;
-  dt_fence_cta();
+  while (!dt_barrier_try(shared + DT_SHARED_GATE, 0)) continue;
   dt_fence_async_global();
   __syncwarp();
 }
 
 DT_DEVICE bool dt_gate_open(uint32_t shared) {
-  return dt_load_shared_word(shared + DT_SHARED_GATE) == DT_GATE_OPEN;
+  return dt_load_shared_word(shared + DT_SHARED_GATE_OPEN) != 0;
 }
 
 #endif

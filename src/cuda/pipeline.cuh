@@ -26,9 +26,10 @@ enum {
   DT_SHARED_SLOTS = DT_SHARED_SLABS + 2 * DT_CONSUMER_WARPS * DT_SLAB_BYTES,
   DT_SHARED_BARRIERS = DT_SHARED_SLOTS + DT_SLOTS * (int)sizeof(dt_tile_task),
   DT_SHARED_DEAD = DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + 2 * DT_SLOTS + DT_DONES), /* a word: see dt_give_up */
-  DT_SHARED_GATE = DT_SHARED_DEAD + 4, /* a word: see combine_gate.cuh */
-  DT_SHARED_STAMPS = (DT_SHARED_DEAD + 8 + 15) / 16 * 16, /* spans.cuh */
-  DT_SHARED_BYTES = DT_STAMP_BYTES > 0 ? DT_SHARED_STAMPS + DT_STAMP_BYTES : DT_SHARED_DEAD + 8,
+  DT_SHARED_GATE_OPEN = DT_SHARED_DEAD + 4, /* a word: see combine_gate.cuh */
+  DT_SHARED_GATE = DT_SHARED_DEAD + 8,      /* a barrier: likewise */
+  DT_SHARED_STAMPS = (DT_SHARED_GATE + 8 + 15) / 16 * 16, /* spans.cuh */
+  DT_SHARED_BYTES = DT_STAMP_BYTES > 0 ? DT_SHARED_STAMPS + DT_STAMP_BYTES : DT_SHARED_GATE + 8,
   DT_SHARED_ALLOCATION = DT_SHARED_BYTES + 1024 /* stages are aligned by hand */
 };
 

@@ -534,8 +534,8 @@ template <bool Layer, bool Gated = false> DT_DEVICE void dt_run_cta(const dt_til
                  lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     dt_grid_launch(); /* whoever follows may be there when the last tile is stored */
+    if constexpr (Gated) dt_gate_init(shared);
     dt_pipeline_init(shared, DT_CONSUMER_WARPS + 1 + (Layer || gemm.ready != NULL));
-    if constexpr (Gated) dt_gate_init(gemm, shared);
     dt_tensor_prefetch(&gemm.a);
     dt_tensor_prefetch(&gemm.b);
   }

@@ -15,9 +15,6 @@ DT_DEVICE uint32_t dt_acquire_gpu(const uint32_t *word) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
   return value;
 }
-DT_DEVICE void dt_fence_cta() {
-  asm volatile("fence.acq_rel.cta;" ::: "memory");
-}
 DT_DEVICE void dt_fence_sys() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
