@@ -13,8 +13,8 @@
 #include "core/random.h"
 #include "moe_layer_support.h"
 
-static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_DIRECT, DT_SCHEDULE_WAVE,
-                                        DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
+static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_SIGNAL,     DT_SCHEDULE_DIRECT,
+                                        DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
 enum { SCHEDULES = sizeof schedules / sizeof *schedules, ROUNDS = 100 };
 
 /* Which expert a slot of this rank wants; -1: none. */
