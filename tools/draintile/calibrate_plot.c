@@ -144,7 +144,7 @@ static void plot_gap(const picture *p, const dt_platform *platform, const char *
 static void plot_isolated(const picture *p, const dt_platform *platform, const char *operation) {
   const dt_platform_table *table = find(platform, "issue_s", "one-way", operation, "drained");
   if (!table) return;
-  char plots[1024] = "", data[16], law[16];
+  char plots[1024] = "", data[24], law[24];
   double shown[3] = {0, 0, 0};
   int curves = 0;
   for (size_t i = 0; i < table->point_count && curves < 3; i++) {
