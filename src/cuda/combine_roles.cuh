@@ -58,9 +58,9 @@ DT_DEVICE void dt_combine_close(const dt_combine_params &p) {
     }
   }
   __syncwarp();
-  if (peer == 0 && p.opens) {
-    p.state->epoch = epoch;
-    p.state->done = 0;
+  if (peer == 0) {
+    p.state->done = 0; /* a run that opens its own epoch finds it so */
+    if (p.opens) p.state->epoch = epoch;
   }
 }
 

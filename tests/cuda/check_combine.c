@@ -131,7 +131,11 @@ static dt_status queue(rank *r, const form *f, const uint16_t *a, const uint16_t
 
 static dt_status settle(rank *r, const char *what) {
   unsigned long long words = 0;
+  dt_combine_state state;
   TRY(dt_combine_check(r->combine, r->stream));
+  /* A run that counts from what the last one left closes too early, or never. */
+  CUDA(cudaMemcpy(&state, r->combine->state, sizeof state, cudaMemcpyDeviceToHost));
+  if (state.done != 0) wrong(r, "not at rest", state.done);
   CUDA(cudaMemcpy(&words, r->wrong, sizeof words, cudaMemcpyDeviceToHost));
   CUDA(cudaMemset(r->wrong, 0, sizeof words));
   CUDA(cudaDeviceSynchronize());
