@@ -13,6 +13,7 @@ static dt_status without(void) {
 void dt_cuda_gemm_init(dt_cuda_gemm *gemm) {
   memset(gemm, 0, sizeof *gemm);
   gemm->size = sizeof *gemm;
+  gemm->tensor_stores = 1;
 }
 dt_status dt_cuda_gemm_workspace(const dt_cuda_gemm *gemm, size_t *bytes) {
   (void)gemm, (void)bytes;

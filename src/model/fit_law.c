@@ -8,7 +8,7 @@
 
 const char *dt_law_name(dt_law law) {
   static const char *const names[] = {"max", "capacity", "producer-capacity", "burst-capacity"};
-  return names[law];
+  return (unsigned)law < sizeof names / sizeof *names ? names[law] : "unknown";
 }
 
 /* Linear in B among the points of one K (a run of equal producers), nearest beyond. */

@@ -7,17 +7,17 @@
 
 const char *dt_probe_operation_name(int32_t operation) {
   static const char *const names[] = {"st.v4", "bulk", "tensor", "put"};
-  return names[operation];
+  return (unsigned)operation < sizeof names / sizeof *names ? names[operation] : "unknown";
 }
 
 const char *dt_probe_pattern_name(int32_t pattern) {
   static const char *const names[] = {"local", "one-way", "both-ways", "all-to-all", "many-to-one"};
-  return names[pattern];
+  return (unsigned)pattern < sizeof names / sizeof *names ? names[pattern] : "unknown";
 }
 
 const char *dt_probe_alignment_name(int32_t alignment) {
   static const char *const names[] = {"free", "aligned", "drained", "alone"};
-  return names[alignment];
+  return (unsigned)alignment < sizeof names / sizeof *names ? names[alignment] : "unknown";
 }
 
 /* Warm-up is left out: of a free run its first quarter and what ends after the window; of trains the first train, and
