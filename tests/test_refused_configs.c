@@ -1,0 +1,191 @@
+/* What the CPU layers, the fabric and the routers refuse: the field, its value and what is allowed; nothing is made. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <draintile/attention.h>
+#include <draintile/comm.h>
+#include <draintile/moe.h>
+#include <draintile/moe_bench.h>
+
+static void starts_with(const char *want) {
+  if (strncmp(dt_error_detail(), want, strlen(want)) != 0) fail_msg("%s; expected %s", dt_error_detail(), want);
+}
+
+typedef struct layer {
+  dt_comm *comm;
+  dt_expert experts[2];
+  dt_moe_config config;
+  dt_moe_weights weights;
+} layer;
+
+static int open_layer(void **state) {
+  static layer l;
+  l = (layer){0};
+  dt_moe_config_init(&l.config);
+  l.config.top_k = 2;
+  l.config.max_tokens = 8;
+  l.weights = (dt_moe_weights){.hidden = 16, .intermediate = 8, .experts_per_rank = 2, .experts = l.experts};
+  *state = &l;
+  return dt_comm_create_local(1, NULL, &l.comm);
+}
+
+static int close_layer(void **state) {
+  dt_comm_destroy(((layer *)*state)->comm);
+  return 0;
+}
+
+static void moe_refused(const layer *l, const char *detail) {
+  dt_moe *moe = (dt_moe *)&moe, *untouched = moe;
+  assert_int_equal(dt_moe_create(l->comm, &l->config, &l->weights, &moe), DT_ERR_ARGUMENT);
+  starts_with(detail);
+  assert_ptr_equal(moe, untouched);
+}
+
+static void moe_fields(void **state) {
+  const layer good = *(layer *)*state;
+  layer bad;
+#define REFUSE(field, value, detail) (bad = good, bad.field = (value), moe_refused(&bad, detail))
+  REFUSE(config.size, 8, "size: 8; must be ");
+  REFUSE(config.dtype, DT_DTYPE_I64, "dtype: ");
+  REFUSE(weights.hidden, 0, "hidden: 0; allowed: 1 to ");
+  REFUSE(weights.hidden, INT64_MAX, "hidden: 9223372036854775807; allowed: 1 to ");
+  REFUSE(weights.intermediate, 0, "intermediate: 0; allowed: 1 to ");
+  REFUSE(weights.shared_intermediate, -1, "shared_intermediate: -1; allowed: 0 to ");
+  REFUSE(weights.experts_per_rank, 0, "experts_per_rank: 0; allowed: 1 or more");
+  REFUSE(config.top_k, 0, "top_k: 0; allowed: 1 to 2 experts");
+  REFUSE(config.top_k, 3, "top_k: 3; allowed: 1 to 2 experts");
+  REFUSE(config.max_tokens, -1, "max_tokens: -1; allowed: 0 to ");
+  REFUSE(config.max_tokens, INT32_MAX, "max_tokens: 2147483647; allowed: 0 to 1073741823");
+  REFUSE(config.max_rows, -1, "max_rows: -1; allowed: 0 or more");
+  REFUSE(config.tile_m, 0, "tile_m: 0; allowed: 1 to 4096");
+  REFUSE(config.tile_n, 65537, "tile_n: 65537; allowed: 0 to 65536");
+  REFUSE(config.layout, (dt_layout)2, "layout: 2; allowed: packed, aligned");
+  REFUSE(config.workers, 1025, "workers: 1025; allowed: 1 to 1024");
+  REFUSE(config.consumers, 1025, "consumers: 1025; allowed: 0 to 1024");
+  REFUSE(config.schedule, (dt_schedule)6, "schedule: 6; allowed: 0 to 5");
+  REFUSE(config.order, (dt_order)3, "order: 3; allowed: 0 to 2, or -1");
+  REFUSE(config.segment_bands, -1, "segment_bands: -1; allowed: 0 or more");
+  REFUSE(config.raster_bands, -1, "raster_bands: -1; allowed: 0 or more");
+  REFUSE(config.lead, -1, "lead: -1; allowed: 0 or more");
+  REFUSE(config.wave_experts, -1, "wave_experts: -1; allowed: 0 or more");
+  REFUSE(config.group_tasks, -1, "group_tasks: -1; allowed: 0 or more");
+  REFUSE(config.delay_max_us, -1, "delay_max_us: -1; allowed: 0 or more");
+#undef REFUSE
+  assert_int_equal(dt_moe_create(good.comm, &good.config, &good.weights, NULL), DT_ERR_ARGUMENT);
+  dt_moe *moe;
+  dt_moe_config other = good.config;
+  other.schedule = DT_SCHEDULE_SERIAL; /* which needs no consumer */
+  other.consumers = 0;
+  assert_int_equal(dt_moe_create(good.comm, &other, &good.weights, &moe), DT_OK);
+  other.schedule = DT_SCHEDULE_SIGNAL;
+  assert_int_equal(dt_moe_set_schedule(moe, &other), DT_ERR_ARGUMENT);
+  starts_with("consumers: 0; signal needs at least 1");
+  dt_moe_destroy(moe);
+}
+
+/* A rank without a consumer is refused in the agreement already: on all ranks. */
+static void moe_agreement(void **state) {
+  layer *l = *state;
+  dt_moe *moe = NULL;
+  l->config.consumers = 0;
+  assert_int_not_equal(dt_moe_create(l->comm, &l->config, &l->weights, &moe), DT_OK);
+  l->config.consumers = 1;
+  l->weights.experts = NULL;
+  assert_int_not_equal(dt_moe_create(l->comm, &l->config, &l->weights, &moe), DT_OK);
+  assert_null(moe);
+}
+
+static void comm_fields(void **state) {
+  (void)state;
+  dt_comm_config good, bad;
+  dt_comm *endpoint = NULL;
+  dt_comm_config_init(&good);
+#define REFUSE(field, value, detail)                                                                                   \
+  (bad = good, bad.field = (value), assert_int_equal(dt_comm_create_local(1, &bad, &endpoint), DT_ERR_ARGUMENT),       \
+   assert_null(endpoint), starts_with(detail))
+  REFUSE(size, 8, "config.size: 8; ");
+  REFUSE(link_bytes_per_s, -1, "link_bytes_per_s: -1; finite and >= 0");
+  REFUSE(link_bytes_per_s, NAN, "link_bytes_per_s: ");
+  REFUSE(link_bytes_per_s, INFINITY, "link_bytes_per_s: inf; ");
+  REFUSE(link_bytes_per_s, 1e9, "link_capacity_bytes: 0; > 0 when ");
+  REFUSE(link_capacity_bytes, -1, "link_capacity_bytes: -1; ");
+  REFUSE(link_latency_s, -1, "link_latency_s: -1; ");
+  REFUSE(entry_timeout_s, NAN, "entry_timeout_s: ");
+  REFUSE(timeout_s, 0, "timeout_s: 0; finite and > 0");
+  REFUSE(timeout_s, INFINITY, "timeout_s: inf; ");
+#undef REFUSE
+  for (int32_t ranks = 0; ranks <= 65; ranks += 65) {
+    assert_int_equal(dt_comm_create_local(ranks, NULL, &endpoint), DT_ERR_ARGUMENT);
+    starts_with(ranks ? "ranks: 65; 1 to 64" : "ranks: 0; 1 to 64");
+  }
+}
+
+static void attention_fields(void **state) {
+  dt_comm *comm = ((layer *)*state)->comm;
+  dt_attention_config good, bad;
+  dt_attention_config_init(&good);
+  good.tokens = good.kv_tokens = 4;
+  good.heads = good.kv_heads = 2;
+  good.head_dim = 8;
+  dt_attention *attention = NULL;
+#define REFUSE(field, value, detail)                                                                                   \
+  (bad = good, bad.field = (value), assert_int_equal(dt_attention_create(comm, &bad, &attention), DT_ERR_ARGUMENT),    \
+   assert_null(attention), starts_with(detail))
+  REFUSE(size, 8, "size: 8; must be ");
+  REFUSE(dtype, DT_DTYPE_I64, "dtype: ");
+  REFUSE(text, (dt_attention_text)2, "text: 2; allowed: ");
+  REFUSE(causal, 2, "causal: 2; allowed: 0, 1");
+  REFUSE(scale, INFINITY, "scale: infinite; ");
+  REFUSE(workers, 0, "workers: 0; allowed: 1 to 1024");
+  REFUSE(consumers, 1025, "consumers: 1025; allowed: 0 to 1024");
+  REFUSE(schedule, (dt_attention_schedule)2, "schedule: 2; ");
+  REFUSE(kv_heads, 3, "kv_heads: 3; ");
+#undef REFUSE
+  assert_int_equal(dt_attention_create(comm, &good, &attention), DT_OK);
+  dt_attention_destroy(attention);
+}
+
+static void router_arguments(void **state) {
+  (void)state;
+  static const struct {
+    int32_t router, ranks, experts, top_k;
+    int64_t tokens;
+    const char *detail;
+  } cases[] = {
+      {0, 0, 8, 2, 4, "ranks: 0; 1 to 64 allowed"},
+      {0, 65, 65, 2, 4, "ranks: 65; 1 to 64 allowed"},
+      {0, 2, 7, 2, 4, "experts: 7; a multiple of the 2 ranks"},
+      {0, 2, 0, 2, 4, "experts: 0; a multiple of the 2 ranks"},
+      {0, 2, 8, 9, 4, "top_k: 9; 1 to 8 allowed"},
+      {DT_MOE_ROUTER_CROSSED, 2, 8, 5, 4, "top_k: 5; 1 to 4 allowed"},
+      {0, 2, 8, 2, -1, "tokens: -1; 0 to 2^24 allowed"},
+      {0, 2, 8, 2, (1 << 24) + 1, "tokens: 16777217; 0 to 2^24 allowed"},
+      {3, 2, 8, 2, 4, "router: 3; 0 to 2 allowed"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    int32_t ids[1] = {77};
+    float weights[1] = {77};
+    assert_int_equal(dt_moe_route((dt_moe_router)cases[i].router, 1, cases[i].ranks, cases[i].experts, cases[i].top_k,
+                                  cases[i].tokens, ids, weights),
+                     DT_ERR_ARGUMENT);
+    assert_string_equal(dt_error_detail(), cases[i].detail);
+    assert_int_equal(ids[0], 77);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(moe_fields, open_layer, close_layer),
+      cmocka_unit_test_setup_teardown(moe_agreement, open_layer, close_layer),
+      cmocka_unit_test(comm_fields),
+      cmocka_unit_test_setup_teardown(attention_fields, open_layer, close_layer),
+      cmocka_unit_test(router_arguments),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
