@@ -1,0 +1,51 @@
+#!/usr/bin/env bats
+# simulate on rates alone: its trace, auto's choice, counts from a file, what is refused.
+load common
+
+simulate() { # further options
+  "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 512 --hidden 256 --intermediate 128 --top-k 2 --gemm-rate 1e9 \
+    --memory-rate 1GB/s --copy-rate 1GB/s --link-rate 20MB/s --link-capacity 64KiB "$@"
+}
+
+@test "trace: slices that nest and end when the schedule's rank does" {
+  simulate --schedule direct,interleave --trace "$BATS_TEST_TMPDIR/trace.json" --json "$BATS_TEST_TMPDIR/results.json"
+  slices_nest "$BATS_TEST_TMPDIR/trace.json"
+  jq -n -e --slurpfile trace "$BATS_TEST_TMPDIR/trace.json" --slurpfile results "$BATS_TEST_TMPDIR/results.json" '
+    $trace[0].traceEvents as $events
+    | [$events[] | select(.ph == "M" and .name == "process_name") | .pid as $pid
+       | {name: .args.name, end: ([$events[] | select(.ph == "X" and .pid == $pid) | .ts + .dur] | max)}] as $seen
+    | [$results[0].runs[] | .schedule as $schedule | .rank_total_s | to_entries[]
+       | {name: "\($schedule) rank \(.key)", end: (.value * 1e6)}] as $want
+    | ($want | length) == 6 and ($seen | length) == 6
+      and all(range(6); $seen[.].name == $want[.].name and ($seen[.].end - $want[.].end | fabs) < 0.01)'
+}
+
+@test "auto runs the cheapest of all" {
+  run -0 --separate-stderr simulate --json -
+  local least
+  least=$(jq -r '.runs | min_by(.predicted_s).schedule' <<<"$output")
+  run -0 --separate-stderr simulate --schedule auto --json -
+  grep -q "auto: $least\$" <<<"$stderr"
+  jq -e --arg least "$least" '[.runs[].schedule] == ["serial", $least]' <<<"$output"
+}
+
+@test "counts from a file: as many tokens as their slots need" {
+  local counts=$BATS_TEST_TMPDIR/counts.json
+  echo '{"counts": [[3, 0, 1, 3], [0, 4, 2, 0]]}' >"$counts"
+  run -0 --separate-stderr "$DRAINTILE" simulate --counts "$counts" --top-k 2 --gemm-rate 1e9 --json -
+  jq -e '.ranks == 2 and .experts == 4 and .tokens == [4, 3]' <<<"$output"
+  run -0 --separate-stderr "$DRAINTILE" simulate --counts "$counts" --top-k 2 --tokens 9 --gemm-rate 1e9 --json -
+  jq -e '.tokens == [5, 4]' <<<"$output"
+}
+
+@test "what is missing or does not fit is named" {
+  run --separate-stderr "$DRAINTILE" simulate --gemm-rate 1e9
+  refused 2 '--counts: required without --ranks, --experts and --tokens'
+  run --separate-stderr "$DRAINTILE" simulate --ranks 2 --experts 9 --tokens 8 --gemm-rate 1e9
+  refused 2 'experts: 9; allowed: a multiple of 2 ranks'
+  run --separate-stderr simulate --link-rate 0
+  refused 2 '--link-rate: "0"; allowed: more than 0'
+  run --separate-stderr "$DRAINTILE" simulate --platform "$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json" \
+    --workers 132 --ranks 2 --experts 8 --tokens 512 --trace "$BATS_TEST_TMPDIR/trace.json"
+  refused 2 '--trace: .*; allowed: without a platform of GPUs'
+}
