@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs a build to a temporary prefix and uses it as a stranger would: pkg-config, CMake package, the command, and nothing exported
-# that the headers do not declare. usage: run.sh BUILD_DIR
+# Installs a build to a temporary prefix and uses it as a stranger would: pkg-config, CMake package, the examples, the
+# command, its manual and completion; each header by itself, in C and C++; nothing is exported that they do not declare.
+# usage: run.sh BUILD_DIR
 set -eu
 build=$1 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -22,9 +23,33 @@ export PKG_CONFIG_PATH="$directory/pkgconfig"
 # shellcheck disable=SC2046  # flags are words
 cc -std=c11 "$here/consumer.c" -o "$work/consumer" $(pkg-config --cflags --libs draintile)
 LD_LIBRARY_PATH="$directory" "$work/consumer"
+for example in "$work"/prefix/share/doc/draintile/examples/*.c; do
+  cc -std=c11 -pthread "$example" -o "$work/example" $(pkg-config --cflags --libs draintile) -lm
+  LD_LIBRARY_PATH="$directory" "$work/example"
+done
+
+# A header needs no other before it, and says nothing that C++ takes amiss.
+for language in 'c -std=c11' 'c++ -std=c++11'; do
+  [ "$language" = 'c -std=c11' ] || command -v c++ >/dev/null || continue
+  for header in "$work"/prefix/include/draintile/*.h; do
+    # shellcheck disable=SC2086  # two words
+    echo "#include <draintile/${header##*/}>" |
+      gcc -x $language -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$work/prefix/include" - ||
+      { echo "${header##*/} alone does not compile as $language"; exit 1; }
+  done
+done
 
 cmake -S "$here" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/prefix" >/dev/null
 cmake --build "$work/cmake" >/dev/null
 "$work/cmake/consumer"
 
 "$work/prefix/bin/draintile" info >/dev/null
+
+if command -v man >/dev/null; then
+  LC_ALL=C MANWIDTH=100 man --warnings -l "$work/prefix/share/man/man1/draintile.1" >"$work/manual" 2>"$work/warnings"
+  grep -q 'link-capacity' "$work/manual" && [ ! -s "$work/warnings" ] || { cat "$work/warnings"; exit 1; }
+fi
+bash -c '. "$1" && complete -p draintile' - "$work/prefix/share/bash-completion/completions/draintile" >/dev/null
+# Staged, as a package is made.
+DESTDIR="$work/staged" cmake --install "$build" --prefix /usr >/dev/null
+[ -x "$work/staged/usr/bin/draintile" ] && [ "$(ls -A "$work/staged")" = usr ]
