@@ -6,8 +6,12 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "cuda/driver.h"
 
-enum { PERIOD = 8388593 }; /* a prime, so that no two rows or experts hold the same values */
+enum {
+  PERIOD = 8388593,     /* a prime, so that no two rows or experts hold the same values */
+  GUARD_BYTES = 1 << 26 /* of addresses before operands, a multiple of any granularity */
+};
 
 const char *gemm_sizes_name(gemm_sizes kind) {
   static const char *const names[] = {"even", "uniform", "zipf", "sparse"};
@@ -32,9 +36,36 @@ static double from_bf16(uint16_t value) {
   return out;
 }
 
+static void driver_must(CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS) return;
+  fprintf(stderr, "%s: CUDA driver error %d\n", what, (int)result);
+  exit(3);
+}
+
+/* Device memory in front of which nothing is mapped, so that an access there is an error on every machine: the ragged
+ * views of tile_gemm.h start there. Never freed. */
+static void *guarded(size_t bytes) {
+  const dt_cuda_driver_api *api;
+  int device;
+  cuda_must(cudaGetDevice(&device), "cudaGetDevice");
+  if (dt_cuda_driver(&api) != DT_OK) exit(3);
+  const CUmemAllocationProp memory = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+  const CUmemAccessDesc access = {.location = memory.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr reserved;
+  size_t step;
+  driver_must(api->cuMemGetAllocationGranularity(&step, &memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity");
+  bytes = (bytes + step - 1) / step * step;
+  driver_must(api->cuMemAddressReserve(&reserved, bytes + GUARD_BYTES, step, 0, 0), "cuMemAddressReserve");
+  driver_must(api->cuMemCreate(&handle, bytes, &memory, 0), "cuMemCreate");
+  driver_must(api->cuMemMap(reserved + GUARD_BYTES, bytes, 0, handle, 0), "cuMemMap");
+  driver_must(api->cuMemSetAccess(reserved + GUARD_BYTES, bytes, &access, 1), "cuMemSetAccess");
+  return (void *)(uintptr_t)(reserved + GUARD_BYTES);
+}
+
 static uint16_t *device_random(const gemm_arena *arena, int64_t elements) {
-  uint16_t *data;
-  cuda_must(cudaMalloc((void **)&data, 2 * (size_t)elements), "cudaMalloc");
+  uint16_t *data = guarded(2 * (size_t)elements);
   for (int64_t at = 0; at < elements; at += PERIOD) {
     int64_t count = elements - at < PERIOD ? elements - at : PERIOD;
     cuda_must(cudaMemcpy(data + at, at ? data : arena->block, 2 * (size_t)count, cudaMemcpyDefault), "cudaMemcpy");
@@ -57,7 +88,7 @@ void arena_create(gemm_arena *arena, const gemm_shape *shapes, int count) {
   for (int i = 0; i < PERIOD; i++) arena->block[i] = to_bf16((float)dt_random_normal(&random));
   arena->a = device_random(arena, a);
   arena->b = device_random(arena, b);
-  cuda_must(cudaMalloc((void **)&arena->out, 2 * (size_t)out), "cudaMalloc");
+  arena->out = guarded(2 * (size_t)out);
   cuda_must(cudaMalloc((void **)&arena->other, 2 * (size_t)out), "cudaMalloc");
   cuda_must(cudaMalloc((void **)&arena->counts, 4 * (size_t)experts), "cudaMalloc");
   arena->flush_bytes = (size_t)512 << 20;

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import time
 
@@ -120,16 +119,29 @@ def shapes(quick):
 DEVICE = {}
 
 
-def smi_start(fields):
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+class Card:
+    """The device in use, through NVML: nvidia-smi takes longer than most shapes."""
+    SM = 1  # NVML_CLOCK_SM
+
+    def __init__(self):
+        self.c, self.handle = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+        self.c.nvmlInit_v2()
+        uuid = "GPU-" + str(torch.cuda.get_device_properties(0).uuid).removeprefix("GPU-")
+        status = self.c.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(self.handle))
+        assert status == 0, f"nvmlDeviceGetHandleByUUID: {status}"
+
+    def clock(self, call="nvmlDeviceGetClockInfo"):
+        mhz = ctypes.c_uint()
+        status = getattr(self.c, call)(self.handle, self.SM, ctypes.byref(mhz))
+        return f"{mhz.value} MHz" if status == 0 else "unknown"
+
+    def driver(self):
+        text = ctypes.create_string_buffer(80)
+        self.c.nvmlSystemGetDriverVersion(text, 80)
+        return text.value.decode()
 
 
-def smi(fields):
-    return smi_start(fields).communicate()[0].strip()
-
-
-def measure(ours, shape, variants, repeats, flush):
+def measure(ours, shape, variants, repeats, flush, card):
     rows, n, k, experts, kind = shape
     sizes = group_sizes(kind, rows, experts)
     a = torch.randn(rows, k, dtype=torch.bfloat16, device="cuda")
@@ -160,7 +172,6 @@ def measure(ours, shape, variants, repeats, flush):
     del expected
 
     samples = {name: [] for name in candidates}
-    clock = smi_start("clocks.sm")  # it takes longer than most shapes
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     for repeat in range(repeats + 3):
         for name, launch in candidates.items():
@@ -172,6 +183,7 @@ def measure(ours, shape, variants, repeats, flush):
             if repeat >= 3:
                 samples[name].append(start.elapsed_time(stop) * 1e-3)
             time.sleep(0.0002)
+    clock = card.clock()
     flops = 2 * rows * n * k
     results = []
     for name, values in samples.items():
@@ -179,7 +191,7 @@ def measure(ours, shape, variants, repeats, flush):
         results.append({"name": name, "median_s": median, "flop_per_s": flops / median, "samples_s": values})
         if name in differ:
             results[-1]["elements_that_differ_from_cublas"] = differ[name]
-    return {"rows": rows, "n": n, "k": k, "experts": experts, "sizes": kind, "sm_clock": clock.communicate()[0].strip(),
+    return {"rows": rows, "n": n, "k": k, "experts": experts, "sizes": kind, "sm_clock": clock,
             "candidates": results}
 
 
@@ -225,12 +237,13 @@ def main():
         name, options = text.split(":")
         variants["draintile_" + name] = {k: int(v) for k, v in (o.split("=") for o in options.split(",") if o)}
     torch.manual_seed(1)
-    DEVICE.update({"device": smi("name"), "driver": smi("driver_version"), "torch": torch.__version__,
-                   "cuda": torch.version.cuda, "sm_clock_max": smi("clocks.max.sm")})
+    card = Card()
+    DEVICE.update({"device": torch.cuda.get_device_name(0), "driver": card.driver(), "torch": torch.__version__,
+                   "cuda": torch.version.cuda, "sm_clock_max": card.clock("nvmlDeviceGetMaxClockInfo")})
     ours, flush = Ours(arguments.library), torch.ones(128 << 20, dtype=torch.float32, device="cuda")
     records = []
     for shape in shapes(arguments.quick):
-        records.append(measure(ours, shape, variants, arguments.repeats, flush))
+        records.append(measure(ours, shape, variants, arguments.repeats, flush, card))
         print(*shape, *(f"{c['name']} {c['median_s'] * 1e6:.1f} us {c['flop_per_s'] * 1e-12:.0f};"
                         for c in records[-1]["candidates"]), flush=True)
         save(arguments, records)  # so that a run that is cut off leaves its shapes

@@ -146,6 +146,7 @@ DT_PHASE dt_run dt_moe_run(const dt_moe_plan *p, const dt_moe_scratch *s, int32_
   run.rows = s->first_row[at + 1] - run.row;
   run.slot = s->first_band[at];
   run.remote = p->order == DT_ORDER_PACED ? s->remote[p->rank * p->experts + expert] : 0;
+  run.turns = 0;
   return run;
 }
 
@@ -270,7 +271,7 @@ DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const 
     s->first_row[r * (experts + 1) + e] = rows;
     s->first_band[r * (experts + 1) + e] = dt_bands(rows);
     if (r == p->rank) {
-      const dt_run run = {e, 0, rows, 0, 0};
+      const dt_run run = {e, 0, rows, 0, 0, 0};
       dt_moe_run_sizes(p, s, at, &run);
       if (DT_MOE_DEDUPS(p)) {
         const int32_t own = dt_moe_own_rows(p, s, e);

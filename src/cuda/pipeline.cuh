@@ -132,15 +132,17 @@ DT_DEVICE void dt_slot_read(const dt_tile_gemm &gemm, uint32_t shared, uint32_t 
 }
 
 /* One CTA's share of a task. shape is all that the main loop keeps of it in registers: rows in 8 bits, then whether it
- * is narrow, then in a layer the phase (1 bit), the column (10 bits) and the expert (11 bits), else from bit 16 the
- * column. */
+ * is narrow, then in a layer the phase (1 bit), the column (10 bits) and the expert (11 bits), else whether it is
+ * turned and from bit 16 the column. */
 typedef struct dt_tile {
   int32_t row, expert, shares_rows;
   uint32_t shape;
 } dt_tile;
 enum {
   DT_SHAPE_NARROW = 256,
-  DT_SHAPE_PHASE = 512,
+  DT_SHAPE_PHASE = 512,  /* of a layer */
+  DT_SHAPE_TURNED = 512, /* else, as the next */
+  DT_SHAPE_AMONG_TURNED = 1024,
   DT_SHAPE_COLUMN_SHIFT = 10,
   DT_SHAPE_EXPERT_SHIFT = 20,
 };
@@ -167,6 +169,8 @@ template <bool Layer> DT_DEVICE dt_tile dt_tile_of(uint4 first, uint4 second, ui
   } else {
     tile.shape |= column << 16;
     if (second.y & DT_TILE_NARROW) tile.shape |= DT_SHAPE_NARROW;
+    if (second.y & DT_TILE_TURNED) tile.shape |= DT_SHAPE_TURNED;
+    if (second.y & DT_TILE_AMONG_TURNED) tile.shape |= DT_SHAPE_AMONG_TURNED;
   }
   return tile;
 }

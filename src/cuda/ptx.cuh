@@ -188,6 +188,12 @@ DT_DEVICE float dt_reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+/* The same, each matrix transposed on its way. */
+DT_DEVICE void dt_store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
 /* low half: lo, high half: hi, both rounded to nearest even. */
 DT_DEVICE uint32_t dt_pack_bf16(float lo, float hi) {
   uint32_t packed;

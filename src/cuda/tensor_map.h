@@ -8,12 +8,12 @@
 #include <draintile/status.h>
 
 /* Three dimensions, innermost first, with the strides of the outer two in elements; boxes of 64 by box_rows, 128-byte
- * swizzle. */
+ * swizzle. Or of box_columns by box_rows, unswizzled. */
 typedef struct dt_tensor {
   const char *name; /* for the error */
   const void *data;
   int64_t dims[3], strides[2];
-  uint32_t box_rows;
+  uint32_t box_rows, box_columns; /* box_columns 0: 64, swizzled */
 } dt_tensor;
 
 /* A ragged view of [rows][columns]: see tile_gemm.h. */

@@ -18,9 +18,14 @@
 #include "cuda/layer_beside.cuh"
 #include "cuda/layer_roles.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/mma_turned.cuh"
 #include "cuda/pipeline.cuh"
 
 enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_RELEASE = 9, DT_WARP_TICKET = 10, DT_WARP_ENTRY = 11 };
+
+/* How rows may leave: one by one or in slabs; in slabs alone, through the copy engine; the same, and of turned tiles.
+ * Row stores need the registers that turned tiles do. */
+enum { DT_STORES_ANY, DT_STORES_COPIED, DT_STORES_TURNED };
 
 /* Steps of a finished tile's stores: of a plain one, and of L1. Then it is done, then also told to the release warp. */
 enum { DT_STORE_STEPS = 5, DT_STORE_STEPS_L1 = 9, DT_STORE_TOLD = 10 };
@@ -29,7 +34,7 @@ template <bool Layer> constexpr uint32_t dt_store_done = Layer ? DT_STORE_STEPS_
 /* A finished tile on its way out. */
 typedef struct dt_pending {
   uint32_t packed[64]; /* L1: gate in the first half, up in the second */
-  uint64_t to;         /* see dt_slab_target */
+  uint64_t to;         /* see dt_slab_target; of a turned tile the two top bits, rows from bit 32, first row */
   int32_t column;      /* of the tile; odd if it has 128 columns to store: a narrow one, or L1 */
   uint32_t step;       /* next step; then dt_store_done, DT_STORE_TOLD */
 } dt_pending;
@@ -41,8 +46,7 @@ DT_DEVICE uint64_t dt_row_target(const dt_tile_gemm &gemm, uint32_t phase, int32
   if constexpr (Layer) {
     const dt_tile_layer &layer = dt_layer_of(gemm);
     if (phase == DT_TASK_L1) return (uint32_t)(row + lane);
-    if (layer.local_rows)
-      return (uint64_t)layer.rank << 32 | (uint32_t)(row % layer.local_rows + lane);
+    if (layer.local_rows) return (uint64_t)layer.rank << 32 | (uint32_t)(row % layer.local_rows + lane);
   } else {
     if (gemm.row_target == NULL) return (uint32_t)(row + lane);
   }
@@ -78,6 +82,26 @@ template <int Chunk> DT_DEVICE void dt_fill_slab(const uint32_t (&packed)[64], u
     const uint32_t *p = packed + 16 * Chunk + 4 * j;
     dt_store_matrices(to ^ 32 * j, p[0], p[1], p[2], p[3]);
   }
+}
+
+/* The same of a turned tile, whose registers hold columns by rows: 64 rows of 16 columns. */
+template <int Chunk> DT_DEVICE void dt_fill_turned(const uint32_t (&packed)[64], uint32_t slabs) {
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t to = slabs + Chunk % 2 * DT_SLAB_BYTES + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16;
+#pragma unroll
+  for (uint32_t j = 0; j < 4; j++) {
+    const uint32_t *p = packed + 16 * Chunk + 4 * j;
+    dt_store_transposed(to + 512 * j, p[0], p[1], p[2], p[3]);
+  }
+}
+/* Sends such a slab out: rows 64 * chunk and on. One thread. */
+DT_DEVICE void dt_send_turned(const dt_tile_gemm &gemm, const dt_pending &pending, uint32_t chunk, uint32_t slab) {
+  const int32_t rows = (int32_t)(pending.to >> 32 & 255) - 64 * (int32_t)chunk, skip = 64 - min(rows, 64);
+  dt_tensor_store_3d(&gemm.owners[DT_TURNED_OUT], pending.column, skip,
+                     (int32_t)pending.to + 64 * (int32_t)chunk + 64 - skip, slab);
+}
+DT_DEVICE bool dt_is_turned(const dt_pending &pending) {
+  return pending.to >> 62 == 3;
 }
 
 DT_DEVICE float dt_activate(const dt_tile_layer &layer, float gate, float up) {
@@ -119,24 +143,29 @@ DT_DEVICE void dt_store_rows(const dt_tile_gemm &gemm, const dt_pending &pending
  * none waits for its own writes to shared memory. L1 has two slabs' columns and fills a quarter of one a step, since
  * the activation takes time, in which this warp feeds no tensor core: its steps 4 and 8 send. Every warp has two slabs
  * of its own; warps never meet here. */
-template <bool Layer>
+template <bool Layer, int Stores>
 DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t shared, uint32_t slabs) {
   const uint32_t lane = threadIdx.x % 32, step = pending.step;
   const bool act = Layer && (pending.column & 1);
   const bool sends = act ? step == 4 || step == 8 : step > 0;
+  const bool turned = Stores == DT_STORES_TURNED && dt_is_turned(pending);
   dt_stamp_send(shared, step == (act ? 4u : 1u));
   if (sends) {
     const uint32_t chunk = act ? step / 4 - 1 : step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
-    if ((int64_t)pending.to < 0) {
+    if (Stores != DT_STORES_ANY || (int64_t)pending.to < 0) {
       dt_fence_async_shared();
       __syncwarp();
       if (lane == 0) {
-        const uint32_t where = (uint32_t)(pending.to >> 32);
-        const CUtensorMap *map = &gemm.owners[where >> 8 & (DT_TILE_OWNERS - 1)];
-        if constexpr (Layer)
-          if (act) map = &dt_layer_of(gemm).act;
-        dt_tensor_store_3d(map, (pending.column & ~1) + 64 * (int32_t)chunk, (int32_t)(where & 255),
-                           (int32_t)pending.to, slab);
+        if (turned) {
+          dt_send_turned(gemm, pending, chunk, slab);
+        } else {
+          const uint32_t where = (uint32_t)(pending.to >> 32);
+          const CUtensorMap *map = &gemm.owners[where >> 8 & (DT_TILE_OWNERS - 1)];
+          if constexpr (Layer)
+            if (act) map = &dt_layer_of(gemm).act;
+          dt_tensor_store_3d(map, (pending.column & ~1) + 64 * (int32_t)chunk, (int32_t)(where & 255),
+                             (int32_t)pending.to, slab);
+        }
         dt_bulk_commit();
         dt_bulk_wait_read<1>(); /* the other slab has been read */
       }
@@ -174,6 +203,21 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
       dt_fill_act<7>(dt_layer_of(gemm), pending, slabs);
       break;
     }
+  } else if (turned) {
+    switch (step) {
+    case 0:
+      dt_fill_turned<0>(pending.packed, slabs);
+      break;
+    case 1:
+      dt_fill_turned<1>(pending.packed, slabs);
+      break;
+    case 2:
+      dt_fill_turned<2>(pending.packed, slabs);
+      break;
+    case 3:
+      dt_fill_turned<3>(pending.packed, slabs);
+      break;
+    }
   } else {
     switch (step) {
     case 0:
@@ -190,17 +234,25 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
       break;
     }
   }
-  /* A narrow tile has two slabs' columns: what the third step put into the other slab stays there. */
+  /* A narrow tile has two slabs' columns, a turned one a slab for 64 rows: what is put into the next slab stays there.
+   */
   if constexpr (Layer)
     pending.step = !act && step + 1 == DT_STORE_STEPS ? dt_store_done<Layer> : step + 1;
+  else if (turned)
+    pending.step = 64 * step >= (uint32_t)(pending.to >> 32 & 255) ? DT_STORE_STEPS : step + 1;
   else
     pending.step = step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
   dt_stamp_sent(shared, pending.step == dt_store_done<Layer>);
 }
 
+/* The view whose boxes hold half of a turned tile's rows. */
+DT_DEVICE const CUtensorMap *dt_turned_rows(const dt_tile_gemm &gemm, uint32_t half) {
+  return &gemm.owners[DT_TURNED_VIEWS + (half - DT_TURNED_MIN / 2) / 8];
+}
+
 /* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
  * with zeros, which cost neither cache traffic nor, in the tensor cores, much power. */
-template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
+template <bool Layer, bool Turns> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
   if constexpr (Layer) dt_await_plan(dt_layer_of(gemm)); /* counters and epoch */
   uint32_t step = 0, last = 0;
   for (uint32_t sequence = 0;; sequence++) {
@@ -215,9 +267,15 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
     const uint32_t phase = dt_tile_phase<Layer>(tile.shape);
     const int32_t rows = dt_tile_rows(tile.shape), column = dt_tile_column<Layer>(tile.shape);
     const bool whole = rows > 64;
-    const bool narrow = !Layer && tile.shape & DT_SHAPE_NARROW;
-    const uint32_t bytes = DT_STAGE_BYTES - (whole ? 0 : DT_STAGE_A_BYTES / 2) - (narrow ? DT_STAGE_B_BYTES / 2 : 0);
-    const int32_t skip = 64 - min(rows, 64), skip_2 = 128 - rows; /* rows that the boxes lack */
+    /* A tile without rows, of a cut band, loads none: for a box outside a ragged view the copy engine asks for an
+     * address before the matrix (docs/engine.md). */
+    const bool any = Layer || rows > 0;
+    const bool narrow = !Layer && tile.shape & DT_SHAPE_NARROW, turned = Turns && tile.shape & DT_SHAPE_TURNED;
+    const uint32_t half = (uint32_t)(rows + 15) / 16 * 8; /* of a turned tile's rows, which a CTA loads for both */
+    const uint32_t a_bytes = DT_STAGE_A_BYTES / 2 * (whole ? 2 : any ? 1 : 0);
+    const uint32_t bytes =
+        turned ? DT_STAGE_A_BYTES + 2 * DT_TILE_K * 2 * half : a_bytes + DT_STAGE_B_BYTES / (narrow ? 2 : 1);
+    const int32_t skip = 64 - min(rows, 64), skip_2 = 128 - rows;             /* rows that the boxes lack */
     const CUtensorMap *a_map = &gemm.a, *b_map = &gemm.b, *b_map_2 = &gemm.b; /* b_map_2: of the second half of B */
     int32_t column_2 = column + 128, k_blocks = gemm.k_blocks;
     if constexpr (Layer) {
@@ -239,15 +297,19 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
       const uint32_t a = shared + stage * DT_STAGE_BYTES, a_2 = a + DT_STAGE_A_BYTES / 2, b = a + DT_STAGE_A_BYTES,
                      b_2 = b + DT_STAGE_B_BYTES / 2;
       const int32_t x = k * DT_TILE_K;
-      if (!dt_wait<Layer>(gemm, shared, dt_stage_empty(shared, stage), (step / DT_STAGES & 1) ^ 1,
-                          DT_TILE_ERROR_EMPTY))
+      if (!dt_wait<Layer>(gemm, shared, dt_stage_empty(shared, stage), (step / DT_STAGES & 1) ^ 1, DT_TILE_ERROR_EMPTY))
         return;
       dt_barrier_expect(full, bytes);
-      if (tile.shares_rows) {
-        if (rank == 0)
-          dt_tensor_multicast_3d(a, a_map, x, skip, tile.row + 64 - skip, full, 3);
-        else if (whole)
+      if (turned) { /* the weights take A's place, the rows B's */
+        dt_tensor_load_3d(a, b_map, x, column, tile.expert, full);
+        dt_tensor_multicast_3d(b + rank * half * DT_TILE_K * 2, dt_turned_rows(gemm, half), x,
+                               tile.row + (int32_t)(rank * half), 0, full, 3);
+      } else if (tile.shares_rows) {
+        if (rank == 0) {
+          if (any) dt_tensor_multicast_3d(a, a_map, x, skip, tile.row + 64 - skip, full, 3);
+        } else if (whole) {
           dt_tensor_multicast_3d(a_2, a_map, x, skip_2, tile.row + 128 - skip_2, full, 3);
+        }
         dt_tensor_load_3d(b, b_map, x, column, tile.expert, full);
         if (!narrow) dt_tensor_load_3d(b_2, b_map_2, x, column_2, tile.expert, full);
       } else {
@@ -256,7 +318,7 @@ template <bool Layer> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t 
           dt_tensor_multicast_3d(b, b_map, x, column, tile.expert, full, 3);
         else if (!narrow)
           dt_tensor_multicast_3d(b_2, b_map_2, x, column_2, tile.expert, full, 3);
-        dt_tensor_load_3d(a, a_map, x, skip, tile.row + 64 - skip, full);
+        if (any) dt_tensor_load_3d(a, a_map, x, skip, tile.row + 64 - skip, full);
         if (whole) dt_tensor_load_3d(a_2, a_map, x, skip_2, tile.row + 128 - skip_2, full);
       }
     }
@@ -341,8 +403,7 @@ DT_DEVICE void dt_release_tasks(const dt_tile_layer &layer, uint32_t shared, uin
       dt_stamp_end(shared);
       return;
     }
-    if (!dt_wait<true>(layer.gemm, shared, dt_tile_done(shared, sequence), sequence / DT_DONES & 1,
-                       DT_TILE_ERROR_DONE))
+    if (!dt_wait<true>(layer.gemm, shared, dt_tile_done(shared, sequence), sequence / DT_DONES & 1, DT_TILE_ERROR_DONE))
       return;
     dt_stamp_begin(shared, DT_STAMP_PUBLISH, tile.shape);
     if (dt_tile_phase<true>(tile.shape) == DT_TASK_L2) share++;
@@ -417,15 +478,17 @@ template <bool Layer> DT_DEVICE uint32_t dt_store_steps(const dt_pending &pendin
   return Layer && (pending.column & 1) ? DT_STORE_STEPS_L1 : DT_STORE_STEPS;
 }
 
-/* One tile: its main loop, during which the tile before is stored, then packing it. Two instances, since ptxas keeps
- * multiplications asynchronous only where a loop has one shape of them. */
-template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
+/* One tile: its main loop, during which the tile before is stored, then packing it. Columns of the accumulators: 256,
+ * 128 of a narrow tile, else of a turned one its rows, rounded up. An instance each, since ptxas keeps multiplications
+ * asynchronous only where a loop has one shape of them. */
+template <bool Layer, int Stores, int Columns>
+DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
   const uint32_t shared = c.shared, group = c.warp / 4, shape = c.tile.shape, phase = dt_tile_phase<Layer>(shape);
   const uint32_t slabs = dt_slabs(c);
   const uint32_t a0 = dt_mma_start(shared) + group * DT_MMA_ROWS64, b0 = dt_mma_start(shared + DT_STAGE_A_BYTES);
-  const uint32_t k_blocks =
-      (uint32_t)(Layer && phase == DT_TASK_L1 ? dt_layer_of(gemm).l1_k_blocks : gemm.k_blocks);
-  const int32_t slab_row = (int32_t)(16 * c.warp); /* of the tile: where this warp's 16 rows start */
+  const uint32_t k_blocks = (uint32_t)(Layer && phase == DT_TASK_L1 ? dt_layer_of(gemm).l1_k_blocks : gemm.k_blocks);
+  constexpr bool Narrow = Columns == 128, Turned = Columns != 256 && !Narrow;
+  const int32_t slab_row = (int32_t)(16 * c.warp); /* of the tile: where this warp's 16 rows start, or columns */
   float d[128];
   dt_stamp_begin(shared, DT_STAMP_TILE, shape);
   for (uint32_t k = 0; k < k_blocks; k++, c.step++) {
@@ -439,7 +502,9 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
 #pragma unroll
       for (uint32_t i = 0; i < DT_TILE_K / 16; i++) {
         const uint64_t a_i = dt_mma_operand(a + i * DT_MMA_K), b_i = dt_mma_operand(b + i * DT_MMA_K);
-        if constexpr (Narrow)
+        if constexpr (Turned)
+          dt_mma_turned<Columns>(d, a_i, b_i, (k | i) != 0);
+        else if constexpr (Narrow)
           dt_mma_narrow(d, a_i, b_i, (k | i) != 0);
         else
           dt_mma(d, a_i, b_i, (k | i) != 0);
@@ -450,7 +515,7 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
     while (c.pending.step < dt_store_done<Layer> &&
            (Narrow || hold || (2 * c.pending.step + group) * k_blocks <= 2 * dt_store_steps<Layer>(c.pending) * k ||
             k + 1 == k_blocks))
-      dt_store_step<Layer>(gemm, c.pending, shared, slabs);
+      dt_store_step<Layer, Stores>(gemm, c.pending, shared, slabs);
     if (hold) {
       dt_tile_stored<Layer>(gemm, shared, c.sequence - 2);
       c.pending.step = DT_STORE_TOLD;
@@ -460,8 +525,8 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
       dt_stage_release(shared, (c.step - 1) % DT_STAGES);
     }
   }
-  const int32_t rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column<Layer>(shape);
-  const uint64_t target = dt_row_target<Layer>(gemm, phase, c.tile.row + slab_row, rows);
+  const int32_t first = c.tile.row, rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column<Layer>(shape);
+  const uint64_t target = Turned ? 0 : dt_row_target<Layer>(gemm, phase, first + slab_row, rows);
   if constexpr (Layer) {
     if (c.pending.step != DT_STORE_TOLD) dt_tile_stored<true>(gemm, shared, c.sequence - 2);
   } else {
@@ -476,35 +541,56 @@ template <bool Layer, bool Narrow> DT_DEVICE void dt_consume_tile(const dt_tile_
     if (dt_layer_of(gemm).biases)
       dt_add_bias(dt_layer_of(gemm), d, phase, (int32_t)(shape >> DT_SHAPE_EXPERT_SHIFT), column);
 #pragma unroll
-  for (int i = 0; i < (Narrow ? 32 : 64); i++) c.pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
+  for (int i = 0; i < Columns / 4; i++) c.pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
+  if constexpr (Turned) {
+    c.pending.to = (uint64_t)3 << 62 | (uint64_t)dt_tile_rows(shape) << 32 | (uint32_t)first;
+    c.pending.column = column + slab_row;
+    c.pending.step = 0;
+    return;
+  }
   c.pending.to = dt_slab_target<Layer>(gemm, phase, target, rows, column);
   c.pending.column = column + (Narrow || (Layer && phase == DT_TASK_L1) ? 1 : 0);
   c.pending.step = rows > 0 ? 0 : dt_store_done<Layer>;
 }
 
-template <bool Layer> DT_DEVICE void dt_store_all(const dt_tile_gemm &gemm, dt_consumer &c) {
-  while (c.pending.step < dt_store_done<Layer>) dt_store_step<Layer>(gemm, c.pending, c.shared, dt_slabs(c));
+template <bool Layer, int Stores> DT_DEVICE void dt_store_all(const dt_tile_gemm &gemm, dt_consumer &c) {
+  while (c.pending.step < dt_store_done<Layer>) dt_store_step<Layer, Stores>(gemm, c.pending, c.shared, dt_slabs(c));
 }
 
-template <bool Gated> DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
-  dt_consumer c;
+/* A turned tile, by the smallest multiplication that holds its rows. */
+template <int Columns> DT_DEVICE void dt_consume_turned(const dt_tile_gemm &gemm, dt_consumer &c) {
+  if constexpr (Columns < DT_TURNED_MAX)
+    if (dt_tile_rows(c.tile.shape) > Columns) return dt_consume_turned<Columns + 16>(gemm, c);
+  dt_consume_tile<false, DT_STORES_TURNED, Columns>(gemm, c);
+}
+
+/* Every lane's copy of the first task, and nothing to store yet. */
+template <bool Layer>
+DT_DEVICE void dt_consumer_start(const dt_tile_gemm &gemm, dt_consumer &c, uint32_t shared, uint32_t rank) {
   c.shared = shared;
   c.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   c.step = c.sequence = 0;
-  c.pending.step = dt_store_done<false>;
-  c.tile = dt_next_tile<false>(gemm, shared, c.sequence++, rank);
+  c.pending.step = Layer ? (uint32_t)DT_STORE_TOLD : dt_store_done<Layer>;
+  if (Layer) c.pending.column = 0;
+  c.tile = dt_next_tile<Layer>(gemm, shared, c.sequence++, rank);
+}
+
+template <bool Gated, int Stores> DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, dt_consumer &c) {
   while (c.tile.expert >= 0) {
-    if (c.tile.shape & DT_SHAPE_NARROW)
-      dt_consume_tile<false, true>(gemm, c);
-    else
-      dt_consume_tile<false, false>(gemm, c);
+    if (Stores == DT_STORES_TURNED && c.tile.shape & DT_SHAPE_TURNED) {
+      if constexpr (Stores == DT_STORES_TURNED) dt_consume_turned<DT_TURNED_MIN>(gemm, c);
+    } else if (c.tile.shape & DT_SHAPE_NARROW) {
+      dt_consume_tile<false, Stores, 128>(gemm, c);
+    } else {
+      dt_consume_tile<false, Stores, 256>(gemm, c);
+    }
     if constexpr (Gated) {
-      if (c.sequence == 2) dt_gate_wait(shared); /* the first tile is done */
-      if (!dt_gate_open(shared)) c.pending.step = dt_store_done<false>;
+      if (c.sequence == 2) dt_gate_wait(c.shared); /* the first tile is done */
+      if (!dt_gate_open(c.shared)) c.pending.step = dt_store_done<false>;
     }
   }
-  dt_store_all<false>(gemm, c);
-  if (c.sequence > 1) dt_tile_stored<false>(gemm, shared, c.sequence - 2);
+  dt_store_all<false, Stores>(gemm, c);
+  if (c.sequence > 1) dt_tile_stored<false>(gemm, c.shared, c.sequence - 2);
   if constexpr (Gated)
     dt_bulk_wait_all(); /* dt_gate_leave publishes it */
   else
@@ -515,20 +601,17 @@ DT_DEVICE void dt_consume_layer(const dt_tile_layer &layer, uint32_t shared, uin
   const dt_tile_gemm &gemm = layer.gemm;
   dt_await_plan(layer);
   dt_consumer c;
-  c.shared = shared;
-  c.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  c.step = c.sequence = 0;
-  c.pending.step = DT_STORE_TOLD;
-  c.pending.column = 0;
-  c.tile = dt_next_tile<true>(gemm, shared, c.sequence++, rank);
-  while ((int32_t)c.tile.shape >= 0) dt_consume_tile<true, false>(gemm, c);
-  dt_store_all<true>(gemm, c);
+  dt_consumer_start<true>(gemm, c, shared, rank);
+  while ((int32_t)c.tile.shape >= 0) dt_consume_tile<true, DT_STORES_ANY, 256>(gemm, c);
+  dt_store_all<true, DT_STORES_ANY>(gemm, c);
   if (c.pending.step != DT_STORE_TOLD) dt_tile_stored<true>(gemm, shared, c.sequence - 2);
   dt_bulk_wait_read<0>();
 }
 
-/* A CTA of any of the kernels. Gated: of a combine whose rows wait for the peers' entry. */
-template <bool Layer, bool Gated = false> DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const uint8_t *dynamic) {
+/* A CTA of any of the kernels. Gated: of a combine whose rows wait for the peers' entry. Turns: tasks may be turned,
+ * and all rows leave through the copy engine. */
+template <bool Layer, bool Gated = false, bool Turns = false>
+DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const uint8_t *dynamic) {
   const uint32_t shared = dt_shared_start(dynamic);
   const uint32_t rank = dt_cluster_rank(), warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0),
                  lane = threadIdx.x % 32;
@@ -542,7 +625,7 @@ template <bool Layer, bool Gated = false> DT_DEVICE void dt_run_cta(const dt_til
   dt_cluster_sync();
   if (warp >= DT_CONSUMER_WARPS) {
     dt_registers_lower<40>();
-    if (warp == DT_WARP_LOAD && lane == 0) dt_load<Layer>(gemm, shared, rank);
+    if (warp == DT_WARP_LOAD && lane == 0) dt_load<Layer, Turns>(gemm, shared, rank);
     if (warp == DT_WARP_RELEASE && lane == 0) {
       if constexpr (Layer)
         dt_release_tasks(dt_layer_of(gemm), shared, rank);
@@ -556,10 +639,18 @@ template <bool Layer, bool Gated = false> DT_DEVICE void dt_run_cta(const dt_til
       if (warp > DT_WARP_TICKET - rank) dt_copy_behind(dt_layer_of(gemm), shared);
   } else {
     dt_registers_raise<232>();
-    if constexpr (Layer)
+    if constexpr (Layer) {
       dt_consume_layer(dt_layer_of(gemm), shared, rank);
-    else
-      dt_consume<Gated>(gemm, shared, rank);
+    } else {
+      dt_consumer c;
+      dt_consumer_start<false>(gemm, c, shared, rank);
+      if constexpr (!Turns)
+        dt_consume<Gated, DT_STORES_ANY>(gemm, c);
+      else if (c.tile.shape & DT_SHAPE_AMONG_TURNED)
+        dt_consume<Gated, DT_STORES_TURNED>(gemm, c);
+      else
+        dt_consume<Gated, DT_STORES_COPIED>(gemm, c);
+    }
   }
   __syncwarp();
   if constexpr (Layer) dt_leave();

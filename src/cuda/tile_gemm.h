@@ -18,16 +18,28 @@ enum {
   DT_TILE_CLUSTER = 2
 };
 
+/* Turned tasks (tile_table.h): rows of two bands, in steps of 16, beyond which a pair costs little more. Their views
+ * are among the owners', of which there is one: of the output, then of A for each of those numbers of rows. */
+enum {
+  DT_TURNED_MIN = 144,
+  DT_TURNED_MAX = 224,
+  DT_TURNED_OUT = 1,
+  DT_TURNED_VIEWS = 2 /* to DT_TILE_OWNERS */
+};
+
 typedef enum dt_tile_flag {
   DT_TILE_SHARES_ROWS = 1, /* one band at two columns */
-  DT_TILE_NARROW = 2       /* 128 columns instead of 256 */
+  DT_TILE_NARROW = 2,      /* 128 columns instead of 256 */
+  DT_TILE_TURNED = 4,      /* two bands at once, by 128 columns a CTA: see tile_table.h */
+  DT_TILE_AMONG_TURNED = 8 /* some task of the table is turned */
 } dt_tile_flag;
 
 /* What one ticket hands to a cluster of two CTAs: a tile each. Either two bands of an expert at one column (the CTAs
- * share B), or one band at two columns (they share A). 32 bytes, two 16-byte words. */
+ * share B), or one band at two columns (they share A), or turned: two bands at the halves of a column (they share A).
+ * 32 bytes, two 16-byte words. */
 typedef struct dt_tile_task {
   int32_t row[2];     /* first row of each CTA's band */
-  uint16_t rows[2];   /* valid rows, 1 to 128 */
+  uint16_t rows[2];   /* valid rows, to 128, turned to DT_TURNED_MAX; 0: of a cut task */
   uint16_t column[2]; /* in halves of a tile */
   int32_t expert;     /* -1: no more tasks */
   int32_t flags;      /* of dt_tile_flag */
@@ -66,7 +78,9 @@ typedef struct dt_tile_gemm {
   uint8_t *owner_rows[DT_TILE_OWNERS]; /* row r of an owner is at owner_rows + r*row_bytes */
   const uint64_t *row_target;          /* NULL: row r goes to row r of owner 0. Or for each row owner << 32 | its row */
   int64_t row_bytes;
-  uint32_t owners_count;     /* rows of other owners go nowhere */
+  uint32_t owners_count;     /* rows of other owners go nowhere. Where tasks may be turned it is 1; the next view is
+                                of owner 0's rows too, in boxes of 64 rows by 16 columns, the others plain ones of A,
+                                in boxes of 72, 80, ... 112 rows by 64 columns */
   uint32_t *ready;           /* NULL, or a counter a band: each tile adds its valid rows, once for each half of its
                                   columns, when they are stored */
   uint32_t timeout_us;       /* of any wait inside the kernel */
@@ -80,7 +94,7 @@ typedef struct dt_tile_table {
   const int32_t *counts;                         /* [experts] rows of each expert, on the device */
   int32_t experts, rows_capacity, column_tiles;  /* column_tiles: of N */
   int32_t raster_bands, clusters, whole_columns; /* whole_columns: N is a multiple of 256 */
-  int32_t mixes;                                 /* natural order: experts may be mixed */
+  int32_t mixes, turns;                          /* natural order: experts may be mixed, tasks turned */
 } dt_tile_table;
 
 /* Experts that fit the table kernel's shared memory. */
@@ -88,6 +102,8 @@ enum { DT_TILE_EXPERTS_MAX = 4000 };
 
 cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream);
 cudaError_t dt_tile_gemm_launch(const dt_tile_gemm *gemm, int ctas, cudaStream_t stream);
+/* The same where tasks may be turned: all rows leave through the copy engine, to owner 0. */
+cudaError_t dt_tile_turned_launch(const dt_tile_gemm *gemm, int ctas, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

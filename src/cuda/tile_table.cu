@@ -15,8 +15,13 @@ typedef struct dt_table_scratch {
 typedef struct dt_table_rows {
   uint32_t error;
   int32_t fewest, most; /* of an expert that has any */
-  int32_t any_short;    /* some expert's last band has at most 64 */
+  int32_t turned;       /* some may be turned */
 } dt_table_rows;
+
+/* How the table is made: see tile_table.h. */
+typedef struct dt_table_choice {
+  int32_t mixed, turned;
+} dt_table_choice;
 
 static __host__ __device__ __forceinline__ int32_t dt_table_runs(int32_t experts, int32_t order) {
   return order == DT_ORDER_REMOTE_FIRST ? 2 * experts : experts;
@@ -62,7 +67,7 @@ DT_DEVICE dt_table_rows dt_scan_rows(const dt_tile_table &table, const dt_table_
     const int32_t rows = (int32_t)(end - start);
     if (rows > 0) facts.fewest = min(facts.fewest, rows);
     facts.most = max(facts.most, rows);
-    facts.any_short |= dt_ends_short(rows);
+    facts.turned |= dt_may_turn(rows);
     if (expert < table.experts) s.first_row[expert] = (int32_t)start;
     row = __shfl_sync(0xffffffffu, end, 31);
   }
@@ -70,7 +75,7 @@ DT_DEVICE dt_table_rows dt_scan_rows(const dt_tile_table &table, const dt_table_
   facts.error = __reduce_max_sync(0xffffffffu, facts.error);
   facts.fewest = __reduce_min_sync(0xffffffffu, facts.fewest);
   facts.most = __reduce_max_sync(0xffffffffu, facts.most);
-  facts.any_short = __any_sync(0xffffffffu, facts.any_short);
+  facts.turned = __any_sync(0xffffffffu, facts.turned);
   return facts;
 }
 
@@ -96,15 +101,16 @@ DT_DEVICE void dt_sort_experts(const dt_tile_table &table, const dt_tile_order &
 /* Slots are not known before the scan of the runs, which does not need them. mixed: runs 2i and 2i + 1 are the experts
  * with the i-th fewest and the i-th most rows. */
 DT_DEVICE dt_run dt_run_of(const dt_tile_table &table, const dt_tile_order &order, const dt_table_scratch &s,
-                           bool mixed, int32_t index) {
+                           const dt_table_choice &choice, int32_t index) {
   dt_run run;
   const int32_t k = index < table.experts ? index : index - table.experts;
   run.expert = k;
   if (order.order == DT_ORDER_REMOTE_FIRST) run.expert = s.expert[k];
-  if (mixed) run.expert = s.expert[k % 2 ? k / 2 : table.experts - 1 - k / 2];
+  if (choice.mixed) run.expert = s.expert[k % 2 ? k / 2 : table.experts - 1 - k / 2];
   run.row = s.first_row[run.expert];
   run.rows = s.first_row[run.expert + 1] - run.row;
   run.slot = run.remote = 0;
+  run.turns = choice.turned;
   if (order.order == DT_ORDER_PACED)
     run.remote = dt_paced_bands(run.rows, order.remote_rows[run.expert], table.raster_bands, order.paced_units);
   if (order.order == DT_ORDER_REMOTE_FIRST) {
@@ -117,14 +123,14 @@ DT_DEVICE dt_run dt_run_of(const dt_tile_table &table, const dt_tile_order &orde
 
 /* First slots and tasks of all runs, by one warp. */
 DT_DEVICE void dt_scan_runs(const dt_tile_table &table, const dt_tile_order &order, const dt_table_scratch &s,
-                            bool mixed, int32_t runs) {
+                            const dt_table_choice &choice, int32_t runs) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
   int32_t slot = 0, task = 0;
   for (int32_t base = 0; base < runs; base += 32) {
     const int32_t index = base + lane;
     int32_t bands = 0, tasks = 0;
     if (index < runs) {
-      const dt_run run = dt_run_of(table, order, s, mixed, index);
+      const dt_run run = dt_run_of(table, order, s, choice, index);
       bands = dt_bands(run.rows);
       tasks = dt_run_tasks(&run, table.column_tiles);
     }
@@ -163,7 +169,7 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS)
     dt_tile_table_kernel(const dt_tile_table table, const dt_tile_order order) {
   extern __shared__ int32_t dt_memory[];
   __shared__ dt_cut cut;
-  __shared__ bool mixed;
+  __shared__ dt_table_choice choice;
   const int32_t runs = dt_table_runs(table.experts, order.order);
   const dt_table_scratch s = dt_table_scratch_at(dt_memory, table.experts, runs);
   const bool scans = threadIdx.x < 32;
@@ -173,15 +179,18 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS)
   for (int32_t e = (int32_t)threadIdx.x; e < table.experts; e += DT_TABLE_THREADS) s.first_row[e] = table.counts[e];
   __syncthreads();
   if (scans) facts = dt_scan_rows(table, s);
-  if (threadIdx.x == 0) mixed = table.mixes && facts.fewest < DT_LIGHT_ROWS && facts.most > DT_LIGHT_ROWS;
+  if (threadIdx.x == 0) {
+    choice.mixed = table.mixes && facts.fewest < DT_LIGHT_ROWS && facts.most > DT_LIGHT_ROWS;
+    choice.turned = table.turns && facts.turned;
+  }
   __syncthreads();
-  if (order.order == DT_ORDER_REMOTE_FIRST || mixed) dt_sort_experts(table, order, s);
+  if (order.order == DT_ORDER_REMOTE_FIRST || choice.mixed) dt_sort_experts(table, order, s);
   if (scans) {
-    dt_scan_runs(table, order, s, mixed, runs);
+    dt_scan_runs(table, order, s, choice, runs);
     __syncwarp();
     if (threadIdx.x == 0) {
       const int32_t tasks = s.first_task[runs];
-      cut = dt_cut_of(tasks, table.clusters, facts.any_short, table.whole_columns);
+      cut = dt_cut_of(tasks, table.clusters, table.whole_columns);
       if (blockIdx.x == 0) {
         table.header->next = 0;
         table.header->count = (uint32_t)(tasks + cut.tasks * (cut.parts - 1));
@@ -202,10 +211,11 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS)
       high = middle;
   }
   int32_t local = task - s.first_task[low];
-  if (mixed && (low | 1) < runs) dt_take_turns(s, low, local);
-  dt_run run = dt_run_of(table, order, s, mixed, low);
+  if (choice.mixed && (low | 1) < runs) dt_take_turns(s, low, local);
+  dt_run run = dt_run_of(table, order, s, choice, low);
   run.slot = s.first_slot[low];
-  const dt_tile_task made = dt_run_task(&run, table.column_tiles, table.raster_bands, local);
+  dt_tile_task made = dt_run_task(&run, table.column_tiles, table.raster_bands, local);
+  if (choice.turned) made.flags |= DT_TILE_AMONG_TURNED;
   const int32_t whole = tasks - cut.tasks;
   if (task < whole) {
     dt_write_task(table, task, made);

@@ -6,10 +6,13 @@
  * share the weights of a column; one that is left over takes two columns at once. A short band is paired like any
  * other: the weights that it would load alone cost more than the time for which its CTA waits for the whole one.
  *
- * When all bands have more than 64 rows and the last round of tasks would leave most of the clusters idle, its tasks
- * are cut: into two of 64 rows a CTA, which take 0.63 of a whole one's time, or those again into two of 128 columns,
- * 0.38 of it. Half of a shorter band would be empty, and an empty tile's rows lie outside their tensor map:
- * docs/notes/engine.md.
+ * Turned tasks (where a run allows them): if an expert's last band has so few rows that with the band before they are
+ * at most DT_TURNED_MAX, the two are multiplied as columns, the weights as rows: 128 weights a CTA by all rows of both
+ * bands. That costs what the rows do, in steps of 16, where a pair costs as much as 256.
+ *
+ * When the last round of tasks would leave most of the clusters idle, its tasks are cut: into two of 64 rows a CTA,
+ * which take 0.63 of a whole one's time, or those again into two of 128 columns, 0.38 of it. Of a short band one half
+ * is empty, which costs nothing where clusters idle.
  *
  * Mixed experts: the tasks of an expert with few rows wait for memory, those of one with many for the tensor cores. So
  * where some have less than DT_LIGHT_ROWS and some more, the expert with the fewest rows and the one with the most take
@@ -50,27 +53,29 @@ typedef struct dt_run {
   int32_t expert, row, rows;
   int32_t slot;   /* place in the order, and so among the counters, of its first entry */
   int32_t remote; /* paced: so many of the bands, the first, are spread among the others; else 0 */
+  int32_t turns;  /* its last two bands may be turned; not if paced */
 } dt_run;
 
 /* Rows with which multiplying by weights takes as long as reading them (800 TFLOP/s, 4.3 TB/s). */
 enum { DT_LIGHT_ROWS = 192 };
 
-/* Bands of a unit: `pairs` pairs, then perhaps one on its own. */
+/* Bands of a unit: `pairs` pairs, then perhaps one on its own, then perhaps two turned. */
 typedef struct dt_tile_unit {
-  int32_t pairs, singles;
+  int32_t pairs, singles, turned;
 } dt_tile_unit;
 
 DT_BOTH int32_t dt_bands(int32_t rows) {
   return (rows + DT_TILE_M - 1) / DT_TILE_M;
 }
-/* Whether an expert's last band has at most 64 rows. */
-DT_BOTH int32_t dt_ends_short(int32_t rows) {
-  return rows > 0 && (rows - 1) % DT_TILE_M < 64;
+/* Whether an expert's last two bands may be turned. */
+DT_BOTH int32_t dt_may_turn(int32_t rows) {
+  return rows > DT_TILE_M && (rows - 1) % DT_TILE_M < DT_TURNED_MAX - DT_TILE_M;
 }
 
 DT_BOTH dt_tile_unit dt_run_unit(const dt_run *run, int32_t raster_bands, int32_t index) {
-  const int32_t bands = dt_min32(dt_bands(run->rows) - index * raster_bands, raster_bands);
-  const dt_tile_unit unit = {bands / 2, bands % 2};
+  const int32_t left = dt_bands(run->rows) - index * raster_bands, bands = dt_min32(left, raster_bands);
+  const int32_t turned = run->turns && bands == left && bands > 1 && dt_may_turn(run->rows);
+  const dt_tile_unit unit = {(bands - 2 * turned) / 2, bands % 2, turned};
   return unit;
 }
 
@@ -78,7 +83,7 @@ DT_BOTH dt_tile_unit dt_run_unit(const dt_run *run, int32_t raster_bands, int32_
  */
 DT_BOTH int32_t dt_run_tasks(const dt_run *run, int32_t columns) {
   const int32_t bands = dt_bands(run->rows);
-  return bands / 2 * columns + bands % 2 * ((columns + 1) / 2);
+  return bands / 2 * columns + bands % 2 * ((columns + 1) / 2); /* turned: as many as a pair */
 }
 
 /* The band of a run, from 0, at entry `at` of its order. */
@@ -92,7 +97,7 @@ DT_BOTH dt_tile_task dt_run_task(const dt_run *run, int32_t columns, int32_t ras
   const int32_t index = dt_min32(local / whole, last);
   local -= index * whole;
   const dt_tile_unit unit = dt_run_unit(run, raster_bands, index);
-  const int32_t step = 2 * unit.pairs + unit.singles; /* tasks of two columns */
+  const int32_t step = 2 * (unit.pairs + unit.turned) + unit.singles; /* tasks of two columns */
   const int32_t column = 2 * (local / step), two = columns - column > 1 ? 2 : 1;
   local %= step;
   dt_tile_task task = {{0, 0}, {0, 0}, {0, 0}, run->expert, 0, 0, 0};
@@ -101,6 +106,11 @@ DT_BOTH dt_tile_task dt_run_task(const dt_run *run, int32_t columns, int32_t ras
     task.column[0] = task.column[1] = (uint16_t)(2 * (column + local / unit.pairs));
     places[0] = index * raster_bands + 2 * (local % unit.pairs);
     places[1] = places[0] + 1;
+  } else if (local < (unit.pairs + unit.turned) * two) {
+    task.column[0] = (uint16_t)(2 * (column + local - unit.pairs * two));
+    task.column[1] = (uint16_t)(task.column[0] + 1);
+    task.flags = DT_TILE_TURNED;
+    places[0] = places[1] = index * raster_bands + 2 * unit.pairs + unit.singles;
   } else {
     task.column[0] = (uint16_t)(2 * column);
     task.column[1] = (uint16_t)(2 * column + 2); /* past the last: loads zeros, stores nothing */
@@ -111,7 +121,7 @@ DT_BOTH dt_tile_task dt_run_task(const dt_run *run, int32_t columns, int32_t ras
   for (int i = 0; i < 2; i++) {
     const int32_t band = dt_run_band(run, places[i]), left = run->rows - band * DT_TILE_M;
     task.row[i] = run->row + band * DT_TILE_M;
-    task.rows[i] = (uint16_t)(left < DT_TILE_M ? left : DT_TILE_M);
+    task.rows[i] = (uint16_t)(task.flags == DT_TILE_TURNED || left < DT_TILE_M ? left : DT_TILE_M);
   }
   return task;
 }
@@ -133,19 +143,28 @@ DT_BOTH int32_t dt_remote_run_rows(int32_t rows, int32_t remote_bands) {
 typedef struct dt_cut {
   int32_t tasks, parts;
 } dt_cut;
-/* any_short: some band has at most 64 rows; whole_columns: N is a multiple of 256. */
-DT_BOTH dt_cut dt_cut_of(int32_t tasks, int32_t clusters, int32_t any_short, int32_t whole_columns) {
+/* whole_columns: N is a multiple of 256. */
+DT_BOTH dt_cut dt_cut_of(int32_t tasks, int32_t clusters, int32_t whole_columns) {
   dt_cut cut;
   cut.tasks = tasks % clusters;
   cut.parts = whole_columns && 4 * cut.tasks <= clusters ? 4 : 2;
-  if (any_short || cut.parts * cut.tasks > clusters) cut.tasks = 0;
+  if (cut.parts * cut.tasks > clusters) cut.tasks = 0;
   return cut;
 }
-/* Part `index` of a task whose bands have more than 64 rows: lower bit the rows' half, then the columns'. */
+/* Part `index` of a task: lower bit the rows' half, perhaps empty, then the columns'. A turned one is cut as the pair
+ * that it could have been. */
 DT_BOTH dt_tile_task dt_part_of(dt_tile_task task, int32_t index, int32_t parts) {
+  if (task.flags & DT_TILE_TURNED) {
+    task.row[1] += DT_TILE_M;
+    task.rows[1] = (uint16_t)(task.rows[1] - DT_TILE_M);
+    task.rows[0] = DT_TILE_M;
+    task.column[1] = task.column[0];
+    task.flags -= DT_TILE_TURNED;
+  }
   for (int i = 0; i < 2; i++) {
-    task.row[i] += 64 * (index % 2);
-    task.rows[i] = (uint16_t)(index % 2 ? task.rows[i] - 64 : 64);
+    const int32_t rows = task.rows[i], upper = dt_min32(rows, 64);
+    if (index % 2) task.row[i] += upper;
+    task.rows[i] = (uint16_t)(index % 2 ? rows - upper : upper);
     if (parts == 4) task.column[i] = (uint16_t)(task.column[i] + index / 2);
   }
   if (parts == 4) task.flags |= DT_TILE_NARROW;

@@ -353,14 +353,15 @@ static int check_capacity(const gemm_arena *arena) {
 }
 
 int main(int argc, char **argv) {
-  static const gemm_shape shapes[] = {{1, 256, 64, 1, SIZES_EVEN},         {1, 8, 8, 1, SIZES_EVEN},
-                                      {128, 256, 64, 1, SIZES_EVEN},       {129, 264, 72, 1, SIZES_EVEN},
-                                      {64, 512, 256, 1, SIZES_EVEN},       {65, 776, 136, 2, SIZES_UNIFORM},
-                                      {300, 1000, 200, 7, SIZES_SPARSE},   {1000, 2056, 1032, 9, SIZES_UNIFORM},
-                                      {256, 768, 512, 1, SIZES_EVEN},      {777, 2048, 768, 64, SIZES_UNIFORM},
-                                      {4096, 2048, 512, 64, SIZES_ZIPF},   {5000, 768, 2048, 128, SIZES_SPARSE},
-                                      {300, 256, 512, 300, SIZES_UNIFORM}, {2500, 4096, 7168, 8, SIZES_UNIFORM},
-                                      {16384, 8192, 2048, 8, SIZES_EVEN},  {16384, 8192, 2048, 64, SIZES_UNIFORM}};
+  static const gemm_shape shapes[] = {{1, 256, 64, 1, SIZES_EVEN},           {1, 8, 8, 1, SIZES_EVEN},
+                                      {128, 256, 64, 1, SIZES_EVEN},         {129, 264, 72, 1, SIZES_EVEN},
+                                      {64, 512, 256, 1, SIZES_EVEN},         {65, 776, 136, 2, SIZES_UNIFORM},
+                                      {300, 1000, 200, 7, SIZES_SPARSE},     {1000, 2056, 1032, 9, SIZES_UNIFORM},
+                                      {256, 768, 512, 1, SIZES_EVEN},        {777, 2048, 768, 64, SIZES_UNIFORM},
+                                      {4096, 2048, 512, 64, SIZES_ZIPF},     {900, 1000, 776, 5, SIZES_UNIFORM},
+                                      {5000, 768, 2048, 128, SIZES_SPARSE},  {300, 256, 512, 300, SIZES_UNIFORM},
+                                      {2500, 4096, 7168, 8, SIZES_UNIFORM},  {16384, 8192, 2048, 8, SIZES_EVEN},
+                                      {16384, 8192, 2048, 64, SIZES_UNIFORM}};
   const int tiny = argc == 2 && strcmp(argv[1], "--tiny") == 0;
   if (argc > 1 && !tiny) {
     fprintf(stderr, "usage: check_gemm [--tiny]\n");

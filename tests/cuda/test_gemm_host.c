@@ -16,10 +16,12 @@
 
 /* Counts how often a task covers each piece of 64 rows by 128 columns of an expert. */
 static void cover(const dt_tile_task *task, int32_t first_row, int32_t rows, int32_t columns, uint8_t *covered) {
-  const int shares_rows = task->flags & DT_TILE_SHARES_ROWS, wide = task->flags & DT_TILE_NARROW ? 1 : 2;
+  const int shares_rows = task->flags & DT_TILE_SHARES_ROWS, turned = task->flags & DT_TILE_TURNED;
+  const int wide = task->flags & DT_TILE_NARROW || turned ? 1 : 2;
   for (int i = 0; i < 2; i++) {
     const int32_t from = task->row[i] - first_row;
-    assert_in_range(task->rows[i], 1, DT_TILE_M);
+    assert_in_range(task->rows[i], turned ? DT_TILE_M + 1 : 0, turned ? DT_TURNED_MAX : DT_TILE_M);
+    if (task->rows[i] == 0) continue; /* the upper half of a short band that was cut */
     assert_true(from >= 0 && from + task->rows[i] <= rows && from % 64 == 0);
     /* A tile ends with its expert or at a whole half band. */
     assert_true(from + task->rows[i] == rows || task->rows[i] % 64 == 0);
@@ -31,7 +33,9 @@ static void cover(const dt_tile_task *task, int32_t first_row, int32_t rows, int
     for (int32_t piece = from / 64; piece * 64 < from + task->rows[i]; piece++)
       for (int j = 0; j < wide; j++) covered[piece * 2 * columns + task->column[i] + j]++;
   }
-  if (shares_rows) {
+  if (turned) {
+    assert_true(task->row[0] == task->row[1] && task->column[0] + 1 == task->column[1]);
+  } else if (shares_rows) {
     assert_true(task->row[0] == task->row[1] && task->column[0] + 2 == task->column[1]);
   } else {
     assert_true(task->column[0] == task->column[1] && task->row[0] != task->row[1]);
@@ -51,19 +55,20 @@ static void order_of(int32_t bands, int32_t remote, int32_t *order) {
 static void every_tile_is_in_the_table_once(void **state) {
   (void)state;
   dt_random random = {7};
-  int cuts[5] = {0};
+  int cuts[5] = {0}, turned_tasks = 0;
   for (int round = 0; round < 6000; round++) {
     const int32_t rows = 1 + (int32_t)dt_random_below(&random, round % 3 ? 700 : 9000), bands = dt_bands(rows);
     const int32_t columns = 1 + (int32_t)dt_random_below(&random, 9);
     const int32_t raster = 2 * (1 + (int32_t)dt_random_below(&random, 9)), units = (bands + raster - 1) / raster;
+    const int32_t remote = round % 2 ? 0 : (int32_t)dt_random_below(&random, (uint64_t)bands + 1);
     const dt_run run = {.expert = 3,
                         .row = (int32_t)dt_random_below(&random, 100000),
                         .rows = rows,
                         .slot = 50,
-                        .remote = round % 2 ? 0 : (int32_t)dt_random_below(&random, (uint64_t)bands + 1)};
+                        .remote = remote,
+                        .turns = remote == 0 && round % 5 < 3};
     const int32_t tasks = dt_run_tasks(&run, columns);
-    const dt_cut cut = dt_cut_of(tasks, 1 + (int32_t)dt_random_below(&random, 70), dt_ends_short(rows),
-                                 (int32_t)(random.state >> 40 & 1));
+    const dt_cut cut = dt_cut_of(tasks, 1 + (int32_t)dt_random_below(&random, 70), (int32_t)(random.state >> 40 & 1));
     cuts[cut.tasks ? cut.parts : 0]++;
     int32_t *order = calloc((size_t)bands, sizeof *order), *slot_of = calloc((size_t)bands, sizeof *slot_of);
     order_of(bands, run.remote, order);
@@ -77,8 +82,10 @@ static void every_tile_is_in_the_table_once(void **state) {
       const dt_tile_task task = dt_run_task(&run, columns, raster, t);
       const int shares_rows = task.flags & DT_TILE_SHARES_ROWS;
       assert_int_equal(task.expert, 3);
+      const int turned = task.flags & DT_TILE_TURNED;
+      turned_tasks += turned != 0;
       for (int i = 0; i < 2; i++)
-        assert_int_equal(task.band + (shares_rows ? 0 : i), slot_of[(task.row[i] - run.row) / DT_TILE_M]);
+        assert_int_equal(task.band + (shares_rows || turned ? 0 : i), slot_of[(task.row[i] - run.row) / DT_TILE_M]);
       assert_true((task.band - run.slot) / raster >= unit); /* unit after unit */
       unit = (task.band - run.slot) / raster;
       if (t < tasks - cut.tasks) {
@@ -95,6 +102,7 @@ static void every_tile_is_in_the_table_once(void **state) {
     free(covered), free(order), free(slot_of);
   }
   assert_true(cuts[0] > 100 && cuts[2] > 100 && cuts[4] > 100); /* all three kinds were met */
+  assert_true(turned_tasks > 1000);
   const dt_run none = {0};
   assert_int_equal(dt_run_tasks(&none, 5), 0);
 }
@@ -119,11 +127,11 @@ static void bands_go_in_pairs(void **state) {
 static void the_last_round_is_cut_when_it_is_short(void **state) {
   (void)state;
   const struct {
-    int32_t tasks, any_short, whole_columns, cut, parts;
-  } cases[] = {{2048, 0, 1, 2, 4}, {2048, 0, 0, 2, 2}, {2048, 1, 1, 0, 0}, {1024, 0, 1, 0, 0} /* 34 of 66 */,
-               {33, 0, 1, 33, 2},  {16, 0, 1, 16, 4},  {17, 0, 1, 17, 2},  {0, 0, 1, 0, 0}};
+    int32_t tasks, whole_columns, cut, parts;
+  } cases[] = {{2048, 1, 2, 4}, {2048, 0, 2, 2}, {1024, 1, 0, 0} /* 34 of 66 */, {33, 1, 33, 2}, {16, 1, 16, 4},
+               {17, 1, 17, 2},  {0, 1, 0, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    const dt_cut cut = dt_cut_of(cases[i].tasks, 66, cases[i].any_short, cases[i].whole_columns);
+    const dt_cut cut = dt_cut_of(cases[i].tasks, 66, cases[i].whole_columns);
     assert_int_equal(cut.tasks, cases[i].cut);
     if (cut.tasks) assert_int_equal(cut.parts, cases[i].parts);
   }
