@@ -1,26 +1,14 @@
 /* The combine operator when something is wrong, ranks as processes on two GPUs: a peer that is killed or stopped, ranks
  * that disagree, counts that do not fit, a multiprocessor that another stream keeps busy; and an operand and buffer of
- * more than 2^31 elements. The parent never touches CUDA. Exit code 77 without two Hopper GPUs.
+ * more than 2^31 elements. Exit code 77 without two Hopper GPUs.
  */
 #include <draintile/combine.h>
 
-#include "../comm_ranks.h"
 #include "combine_support.h"
+#include "fault_processes.h"
 
-enum { RANKS = 2, EXPERTS = 3, ROWS = 600, N = 512, K = 128 };
+enum { EXPERTS = 3, ROWS = 600, N = 512, K = 128 };
 static const double TIMEOUT_S = 1.0;
-
-typedef struct board {
-  int32_t running[RANKS];
-  double acted_s; /* when the parent killed or stopped rank 1 */
-} board;
-
-typedef struct rank_process {
-  int32_t rank;
-  dt_comm *comm;
-  board *board;
-  cudaStream_t stream;
-} rank_process;
 
 /* An operator with everything that a run needs. */
 typedef struct fixture {
@@ -238,79 +226,27 @@ static int more_than_2_31_elements(rank_process *r) {
   return 0;
 }
 
-typedef int (*process_body)(rank_process *r);
-
-static int run_process(int32_t rank, meeting *m, board *shared, process_body body) {
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  meeting_seat seat = {m, rank};
-  dt_comm_config config;
-  dt_comm_config_init(&config);
-  config.entry_timeout_s = config.timeout_s = 20;
-  dt_comm *control = NULL;
-  rank_process r = {.rank = rank, .board = shared};
-  EXPECT(dt_comm_create_shm(rank, RANKS, meet_all, &seat, &config, &control) == DT_OK);
-  EXPECT(dt_comm_create_cuda(control, rank, &r.comm) == DT_OK);
-  EXPECT(cudaSetDevice(rank) == cudaSuccess);
-  EXPECT(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking) == cudaSuccess);
-  const int line = body(&r);
-  if (line) dt_comm_abort(r.comm, DT_ERR_INTERNAL, "a check failed");
-  dt_comm_destroy(r.comm);
-  fflush(stdout);
-  return line != 0;
-}
-
-/* action: SIGKILL or SIGSTOP for rank 1 while it runs; 0: none. */
-static int check(const char *name, process_body body, int action) {
-  meeting *m = new_meeting(RANKS);
-  board *shared = shared_pages(sizeof *shared);
-  pid_t pids[RANKS];
-  int codes[RANKS] = {-1, -1};
-  const double start_s = now_s();
-  fflush(stdout);
-  for (int32_t rank = 0; rank < RANKS; rank++) {
-    pids[rank] = fork();
-    if (pids[rank] == 0) _exit(run_process(rank, m, shared, body));
-  }
-  while (action && now_s() - start_s < 20 &&
-         (__atomic_load_n(&shared->running[0], __ATOMIC_SEQ_CST) == 0 ||
-          __atomic_load_n(&shared->running[1], __ATOMIC_SEQ_CST) == 0))
-    sleep_s(0.001);
-  if (action) {
-    sleep_s(0.1);
-    shared->acted_s = now_s();
-    kill(pids[1], action);
-  }
-  for (int32_t rank = 0; rank < RANKS; rank++) {
-    int code = 0;
-    if (rank == 1 && action) kill(pids[1], SIGKILL);
-    while (waitpid(pids[rank], &code, WNOHANG) == 0) {
-      if (now_s() - start_s > 40) kill(pids[rank], SIGKILL);
-      sleep_s(0.001);
-    }
-    codes[rank] = WIFEXITED(code) ? WEXITSTATUS(code) : -1;
-  }
-  const int good = codes[0] == 0 && (action || codes[1] == 0);
-  printf("%-4s %s (%.1f s)\n", good ? "ok" : "FAIL", name, now_s() - start_s);
-  fflush(stdout);
-  munmap(m, sizeof *m), munmap(shared, sizeof *shared);
-  return good;
-}
-
 int main(void) {
-  int gpus = 0;
-  const pid_t probe = fork(); /* this process must not have a CUDA context: its children would inherit it */
-  if (probe == 0) _exit(support_gpus(RANKS));
-  if (waitpid(probe, &gpus, 0) != probe || !WIFEXITED(gpus) || WEXITSTATUS(gpus) < RANKS) {
+  if (count_gpus() < RANKS) {
     printf("skipped: no two Hopper GPUs with peer access\n");
-    return 77;
+    return SKIPPED;
   }
-  int good = check("ranks that disagree", ranks_disagree, 0);
-  good &= check("counts that do not fit", counts_do_not_fit, 0);
-  good &= check("a multiprocessor that another stream holds", a_multiprocessor_is_busy, 0);
-  good &= check("a peer that is killed, direct", a_peer_of_direct, SIGKILL);
-  good &= check("a peer that is killed, signal", a_peer_of_signal, SIGKILL);
-  good &= check("a peer that is stopped, direct", a_peer_of_direct, SIGSTOP);
-  good &= check("a peer that is stopped, signal", a_peer_of_signal, SIGSTOP);
-  good &= check("more than 2^31 elements", more_than_2_31_elements, 0);
+  static const struct {
+    const char *name;
+    process_body body;
+    int action;
+  } checks[] = {
+      {"ranks that disagree", ranks_disagree, 0},
+      {"counts that do not fit", counts_do_not_fit, 0},
+      {"a multiprocessor that another stream holds", a_multiprocessor_is_busy, 0},
+      {"a peer that is killed, direct", a_peer_of_direct, SIGKILL},
+      {"a peer that is killed, signal", a_peer_of_signal, SIGKILL},
+      {"a peer that is stopped, direct", a_peer_of_direct, SIGSTOP},
+      {"a peer that is stopped, signal", a_peer_of_signal, SIGSTOP},
+      {"more than 2^31 elements", more_than_2_31_elements, 0},
+  };
+  int good = 1;
+  for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
+    good &= check_processes(checks[i].name, RANKS, checks[i].body, NULL, checks[i].action);
   return !good;
 }

@@ -1,29 +1,18 @@
 /* The Ulysses operator when a rank is not there, ranks as processes, on one GPU or two: a peer that never enters, one
  * that is killed or stopped in a loop of runs, ranks that disagree. Whoever is left names rank 1 within the timeout,
- * keeps the error, and goes on with the GPU. The parent never touches CUDA. Exit code 77 without a Hopper GPU.
+ * keeps the error, and goes on with the GPU. Exit code 77 without a Hopper GPU.
  */
 #include <draintile/ulysses.h>
 
-#include "../comm_ranks.h"
 #include "cuda/ulysses.h"
-#include "support_gpus.h"
+#include "fault_processes.h"
 
-enum { RANKS = 2, TOKENS = 1000, HEADS = 6, HEAD_DIM = 128 };
+enum { TOKENS = 1000, HEADS = 6, HEAD_DIM = 128 };
 static const double TIMEOUT_S = 1.0;
 
-typedef struct board {
-  int32_t running[RANKS];
-  double acted_s; /* when the parent killed or stopped rank 1 */
-} board;
-
-typedef struct rank_process {
-  int32_t rank, gpus;
-  dt_comm *comm;
-  board *board;
-  cudaStream_t stream;
-  dt_ulysses *ulysses;
-  uint16_t *inputs[3];
-} rank_process;
+/* Of this process, which is one rank. */
+static dt_ulysses *ulysses;
+static uint16_t *inputs[3];
 
 static dt_ulysses_config configure(const rank_process *r) {
   int sms = 0;
@@ -44,10 +33,10 @@ static dt_ulysses_config configure(const rank_process *r) {
 static int make(rank_process *r) {
   const dt_ulysses_config config = configure(r);
   const size_t bytes = 2 * (size_t)TOKENS * HEADS * HEAD_DIM;
-  EXPECT(dt_ulysses_create(&config, &r->ulysses) == DT_OK);
+  EXPECT(dt_ulysses_create(&config, &ulysses) == DT_OK);
   for (int t = 0; t < 3; t++) {
-    EXPECT(cudaMalloc((void **)&r->inputs[t], bytes) == cudaSuccess);
-    EXPECT(cudaMemset(r->inputs[t], 0x3c, bytes) == cudaSuccess); /* 0.0115, all the same: so is every output */
+    EXPECT(cudaMalloc((void **)&inputs[t], bytes) == cudaSuccess);
+    EXPECT(cudaMemset(inputs[t], 0x3c, bytes) == cudaSuccess); /* 0.0115, all the same: so is every output */
   }
   EXPECT(cudaDeviceSynchronize() == cudaSuccess);
   EXPECT(dt_comm_barrier(r->comm, "made") == DT_OK);
@@ -55,8 +44,8 @@ static int make(rank_process *r) {
 }
 
 static dt_status run(rank_process *r) {
-  dt_status status = dt_ulysses_run(r->ulysses, DT_ULYSSES_WHOLE, r->inputs[0], r->inputs[1], r->inputs[2], r->stream);
-  return status ? status : dt_ulysses_check(r->ulysses, r->stream);
+  dt_status status = dt_ulysses_run(ulysses, DT_ULYSSES_WHOLE, inputs[0], inputs[1], inputs[2], r->stream);
+  return status ? status : dt_ulysses_check(ulysses, r->stream);
 }
 
 /* The attention of a rank alone, which needs no peer. */
@@ -68,9 +57,9 @@ static int gpu_still_works(rank_process *r) {
   void *workspace = NULL;
   size_t bytes = 0;
   EXPECT(cudaMalloc((void **)&out, 2 * elements) == cudaSuccess);
-  a.q = r->inputs[0];
-  a.k = r->inputs[1];
-  a.v = r->inputs[2];
+  a.q = inputs[0];
+  a.k = inputs[1];
+  a.v = inputs[2];
   a.dtype = DT_DTYPE_BF16;
   a.tokens = a.kv_tokens = TOKENS;
   a.heads = a.kv_heads = HEADS;
@@ -101,8 +90,8 @@ static int aftermath(rank_process *r, dt_status status, double since_s) {
   const int line = gpu_still_works(r);
   if (line) return line;
   dt_comm_abort(r->comm, status, "a rank is lost");
-  dt_ulysses_destroy(r->ulysses);
-  r->ulysses = NULL;
+  dt_ulysses_destroy(ulysses);
+  ulysses = NULL;
   EXPECT(cudaDeviceSynchronize() == cudaSuccess);
   EXPECT(now_s() - start_s < 5.0);
   return 0;
@@ -142,86 +131,28 @@ static int ranks_disagree(rank_process *r) {
     if (r->rank == 1 && i == 0) config.attention.heads = config.attention.kv_heads = HEADS + 2;
     if (r->rank == 1 && i == 1) config.attention.tokens++;
     if (r->rank == 1 && i == 2) config.attention.causal = 1;
-    dt_ulysses *ulysses = NULL;
-    EXPECT(dt_ulysses_create(&config, &ulysses) == DT_ERR_MISMATCH);
-    EXPECT(strstr(dt_error_detail(), fields[i]) != NULL && ulysses == NULL);
+    dt_ulysses *made = NULL;
+    EXPECT(dt_ulysses_create(&config, &made) == DT_ERR_MISMATCH);
+    EXPECT(strstr(dt_error_detail(), fields[i]) != NULL && made == NULL);
     if (r->rank == 0) printf("     %s\n", dt_error_detail());
   }
   return 0;
 }
 
-typedef int (*process_body)(rank_process *r);
-
-static int run_process(int32_t rank, int32_t gpus, meeting *m, board *shared, process_body body) {
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  meeting_seat seat = {m, rank};
-  dt_comm_config config;
-  dt_comm_config_init(&config);
-  config.entry_timeout_s = config.timeout_s = 20;
-  dt_comm *control = NULL;
-  rank_process r = {.rank = rank, .gpus = gpus, .board = shared};
-  EXPECT(dt_comm_create_shm(rank, RANKS, meet_all, &seat, &config, &control) == DT_OK);
-  EXPECT(dt_comm_create_cuda(control, rank % gpus, &r.comm) == DT_OK);
-  EXPECT(cudaSetDevice(rank % gpus) == cudaSuccess);
-  EXPECT(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking) == cudaSuccess);
-  const int line = body(&r);
-  if (line) dt_comm_abort(r.comm, DT_ERR_INTERNAL, "a check failed");
-  if (r.ulysses) dt_ulysses_destroy(r.ulysses);
-  dt_comm_destroy(r.comm);
-  fflush(stdout);
-  return line != 0;
-}
-
-/* action: SIGKILL or SIGSTOP for rank 1 while it runs; 0: none. */
-static int check(const char *name, int32_t gpus, process_body body, int action) {
-  meeting *m = new_meeting(RANKS);
-  board *shared = shared_pages(sizeof *shared);
-  pid_t pids[RANKS];
-  int codes[RANKS] = {-1, -1};
-  const double start_s = now_s();
-  fflush(stdout);
-  for (int32_t rank = 0; rank < RANKS; rank++) {
-    pids[rank] = fork();
-    if (pids[rank] == 0) _exit(run_process(rank, gpus, m, shared, body));
-  }
-  while (action && now_s() - start_s < 20 &&
-         (__atomic_load_n(&shared->running[0], __ATOMIC_SEQ_CST) == 0 ||
-          __atomic_load_n(&shared->running[1], __ATOMIC_SEQ_CST) == 0))
-    sleep_s(0.001);
-  if (action) {
-    sleep_s(0.1);
-    shared->acted_s = now_s();
-    kill(pids[1], action);
-  }
-  for (int32_t rank = 0; rank < RANKS; rank++) {
-    int code = 0;
-    if (rank == 1 && action) kill(pids[1], SIGKILL);
-    while (waitpid(pids[rank], &code, WNOHANG) == 0) {
-      if (now_s() - start_s > 30) kill(pids[rank], SIGKILL);
-      sleep_s(0.001);
-    }
-    codes[rank] = WIFEXITED(code) ? WEXITSTATUS(code) : -1;
-  }
-  const int good = codes[0] == 0 && (action || codes[1] == 0);
-  printf("%-4s %s (%.1f s)\n", good ? "ok" : "FAIL", name, now_s() - start_s);
-  fflush(stdout);
-  munmap(m, sizeof *m), munmap(shared, sizeof *shared);
-  return good;
+static void release(void) {
+  if (ulysses) dt_ulysses_destroy(ulysses);
 }
 
 int main(void) {
-  int gpus = 0;
-  const pid_t probe = fork(); /* this process must not have a CUDA context: its children would inherit it */
-  if (probe == 0) _exit(support_gpus(RANKS));
-  if (waitpid(probe, &gpus, 0) != probe || !WIFEXITED(gpus) || WEXITSTATUS(gpus) < 1) {
+  const int gpus = count_gpus();
+  if (gpus < 1) {
     printf("skipped: no Hopper GPU\n");
-    return 77;
+    return SKIPPED;
   }
-  gpus = WEXITSTATUS(gpus);
   printf("%d GPUs\n", gpus);
-  int good = check("ranks that disagree", gpus, ranks_disagree, 0);
-  good &= check("a peer that stays away", gpus, a_peer_stays_away, 0);
-  good &= check("a peer that is killed", gpus, a_peer_goes_away, SIGKILL);
-  good &= check("a peer that is stopped", gpus, a_peer_goes_away, SIGSTOP);
+  int good = check_processes("ranks that disagree", gpus, ranks_disagree, release, 0);
+  good &= check_processes("a peer that stays away", gpus, a_peer_stays_away, release, 0);
+  good &= check_processes("a peer that is killed", gpus, a_peer_goes_away, release, SIGKILL);
+  good &= check_processes("a peer that is stopped", gpus, a_peer_goes_away, release, SIGSTOP);
   return !good;
 }
