@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench_threads.h"
 #include "combine_bench_rank.h"
 #include "core/error.h"
 #include "core/statistics.h"
@@ -25,17 +26,6 @@ static double now_s(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-static void *run_rank(void *context) {
-  dt_bench_rank *r = context;
-  r->status = dt_bench_rank_work(r);
-  if (r->status) {
-    strncpy(r->detail, dt_error_detail(), sizeof r->detail - 1);
-    dt_comm *comm = r->comm ? r->comm : r->control;
-    if (comm) dt_comm_abort(comm, r->status, r->detail);
-  }
-  return NULL;
 }
 
 static int any_baseline(const dt_combine_bench_config *config) {
@@ -267,6 +257,19 @@ static void release(dt_bench *b) {
   free(b->counts), free(b->block), free(b);
 }
 
+static dt_status work(void *rank) {
+  return dt_bench_rank_work(rank);
+}
+
+static dt_status run_ranks(dt_bench *b) {
+  dt_bench_thread threads[DT_BENCH_RANKS];
+  for (int32_t r = 0; r < b->config.ranks; r++) {
+    dt_bench_rank *rank = &b->ranks[r];
+    threads[r] = (dt_bench_thread){.rank = rank, .work = work, .control = &rank->control, .comm = &rank->comm};
+  }
+  return dt_bench_threads_run(threads, b->config.ranks);
+}
+
 dt_status dt_combine_bench_run(const dt_combine_bench_config *config) {
   dt_status status = check_config(config);
   if (status) return status;
@@ -274,19 +277,7 @@ dt_status dt_combine_bench_run(const dt_combine_bench_config *config) {
   if (!b) return dt_fail(DT_ERR_MEMORY, "benchmark: %zu bytes", sizeof *b);
   b->config = *config;
   status = prepare(b);
-  int32_t started = 0;
-  while (!status && started < config->ranks)
-    if (pthread_create(&b->ranks[started].thread, NULL, run_rank, &b->ranks[started]) == 0)
-      started++;
-    else
-      status = dt_fail(DT_ERR_SYSTEM, "pthread_create: rank %d", started);
-  if (status && started > 0) dt_comm_abort(b->ranks[started].control, status, "a rank's thread could not start");
-  for (int32_t r = 0; r < started; r++) pthread_join(b->ranks[r].thread, NULL);
-  /* A failure that caused the others' is the one to tell. */
-  const dt_bench_rank *failed = NULL;
-  for (int32_t r = 0; r < started && !status; r++)
-    if (b->ranks[r].status && (!failed || failed->status == DT_ERR_PEER)) failed = &b->ranks[r];
-  if (failed) status = dt_fail(failed->status, "%s", failed->detail);
+  if (!status) status = run_ranks(b);
   release(b);
   return status;
 }

@@ -2,8 +2,6 @@
 #ifndef DT_CUDA_COMBINE_BENCH_RANK_H
 #define DT_CUDA_COMBINE_BENCH_RANK_H
 
-#include <pthread.h>
-
 #include <draintile/combine_bench.h>
 
 #include "combine_bench.h"
@@ -22,7 +20,6 @@ typedef struct dt_bench_sizes {
 /* One rank: its thread, device and memory. */
 typedef struct dt_bench_rank {
   dt_bench *shared;
-  pthread_t thread;
   int32_t rank, device;
   dt_comm *control, *comm;
   dt_combine *combine;
@@ -47,8 +44,6 @@ typedef struct dt_bench_rank {
   double *samples[DT_METHODS];
   int64_t words_wrong[DT_METHODS];
   double error[DT_METHODS];
-  dt_status status;
-  char detail[256];
 } dt_bench_rank;
 
 struct dt_bench {

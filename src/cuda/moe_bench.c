@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_threads.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/statistics.h"
@@ -27,43 +28,25 @@ static dt_status check_config(const dt_moe_bench_config *c) {
   return DT_OK;
 }
 
-typedef struct rank_call {
-  dt_moe_bench_rank *rank;
-  dt_status (*work)(dt_moe_bench_rank *rank);
-} rank_call;
-
-static void *run_rank(void *context) {
-  const rank_call *call = context;
-  dt_moe_bench_rank *r = call->rank;
-  r->status = call->work(r);
-  if (r->status) {
-    strncpy(r->detail, dt_error_detail(), sizeof r->detail - 1);
-    dt_comm *comm = r->comm ? r->comm : r->control;
-    if (comm) dt_comm_abort(comm, r->status, r->detail);
-  }
-  return NULL;
+static dt_status open_rank(void *rank) {
+  return dt_moe_bench_rank_open(rank);
 }
 
-/* Every rank's thread does `work`. A failure that caused the others' is the one to tell. */
-static dt_status run_all(dt_moe_bench *b, dt_status (*work)(dt_moe_bench_rank *rank)) {
-  rank_call calls[DT_BENCH_RANKS];
-  dt_status status = DT_OK;
-  int32_t started = 0;
-  while (!status && started < b->config.ranks) {
-    dt_moe_bench_rank *r = &b->ranks[started];
-    calls[started] = (rank_call){r, work};
-    if (pthread_create(&r->thread, NULL, run_rank, &calls[started]) == 0)
-      started++;
-    else
-      status = dt_fail(DT_ERR_SYSTEM, "pthread_create: rank %d", started);
+static dt_status run_rank(void *rank) {
+  return dt_moe_bench_rank_run(rank);
+}
+
+static dt_status close_rank(void *rank) {
+  return dt_moe_bench_rank_close(rank);
+}
+
+static dt_status run_all(dt_moe_bench *b, dt_status (*work)(void *rank)) {
+  dt_bench_thread threads[DT_BENCH_RANKS];
+  for (int32_t r = 0; r < b->config.ranks; r++) {
+    dt_moe_bench_rank *rank = &b->ranks[r];
+    threads[r] = (dt_bench_thread){.rank = rank, .work = work, .control = &rank->control, .comm = &rank->comm};
   }
-  if (status && started > 0)
-    dt_comm_abort(b->ranks[0].comm ? b->ranks[0].comm : b->ranks[0].control, status, "a rank's thread did not start");
-  for (int32_t r = 0; r < started; r++) pthread_join(b->ranks[r].thread, NULL);
-  const dt_moe_bench_rank *failed = NULL;
-  for (int32_t r = 0; r < started; r++)
-    if (b->ranks[r].status && (!failed || failed->status == DT_ERR_PEER)) failed = &b->ranks[r];
-  return status || !failed ? status : dt_fail(failed->status, "%s", failed->detail);
+  return dt_bench_threads_run(threads, b->config.ranks);
 }
 
 void dt_moe_bench_close(dt_moe_bench *b) {
@@ -71,7 +54,7 @@ void dt_moe_bench_close(dt_moe_bench *b) {
   char detail[256];
   strncpy(detail, dt_error_detail(), sizeof detail - 1); /* what failed before matters more */
   detail[sizeof detail - 1] = 0;
-  if (b->ranks[0].shared && run_all(b, dt_moe_bench_rank_close) == DT_OK) dt_set_detail("%s", detail);
+  if (b->ranks[0].shared && run_all(b, close_rank) == DT_OK) dt_set_detail("%s", detail);
   free(b->ids), free(b->weights), free(b);
 }
 
@@ -93,7 +76,7 @@ dt_status dt_moe_bench_open(const dt_moe_bench_config *config, dt_moe_bench **ou
   if (!status) status = dt_comm_create_local(config->ranks, &comm, controls);
   for (int32_t r = 0; r < config->ranks && !status; r++)
     b->ranks[r] = (dt_moe_bench_rank){.shared = b, .rank = r, .control = controls[r]};
-  if (!status) status = run_all(b, dt_moe_bench_rank_open);
+  if (!status) status = run_all(b, open_rank);
   if (status)
     dt_moe_bench_close(b);
   else
@@ -227,7 +210,7 @@ dt_status dt_moe_bench_run(dt_moe_bench *b, const dt_moe_bench_row *row, dt_moe_
   b->result = &result;
   status = prepare(b, row, &result);
   if (!status) status = make_seen(b);
-  if (!status) status = run_all(b, dt_moe_bench_rank_run);
+  if (!status) status = run_all(b, run_rank);
   if (!status) status = gather(b, &result);
   free_seen(b);
   if (status)

@@ -2,8 +2,6 @@
 #ifndef DT_CUDA_MOE_BENCH_RANK_H
 #define DT_CUDA_MOE_BENCH_RANK_H
 
-#include <pthread.h>
-
 #include <draintile/moe_bench.h>
 
 #include "combine_bench.h"
@@ -25,7 +23,6 @@ typedef struct dt_moe_bench_seen {
 
 typedef struct dt_moe_bench_rank {
   dt_moe_bench *shared;
-  pthread_t thread;
   int32_t rank;
   dt_comm *control, *comm;
   dt_cuda_moe *moe;
@@ -45,8 +42,6 @@ typedef struct dt_moe_bench_rank {
   double *partial;                /* host, [ranks*sampled][hidden]: this rank's share of every sampled token */
   dt_moe_bench_seen *seen;        /* [method_count] of the row being run */
   const dt_moe_bench_method *set; /* the schedule that the layer has; NULL: what it was created with */
-  dt_status status;
-  char detail[256];
 } dt_moe_bench_rank;
 
 struct dt_moe_bench {

@@ -3,21 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench_threads.h"
 #include "core/error.h"
 #include "core/statistics.h"
 #include "driver.h"
 #include "ulysses_bench_rank.h"
-
-static void *run_rank(void *context) {
-  dt_ulysses_bench_rank *r = context;
-  r->status = dt_ulysses_bench_work(r);
-  if (r->status) {
-    strncpy(r->detail, dt_error_detail(), sizeof r->detail - 1);
-    dt_comm *comm = r->comm ? r->comm : r->control;
-    if (comm) dt_comm_abort(comm, r->status, r->detail);
-  }
-  return NULL;
-}
 
 static dt_status check_config(const dt_ulysses_bench_config *c) {
   if (c == NULL || c->size != sizeof *c)
@@ -88,14 +78,10 @@ static void count(dt_ulysses_bench_shared *b) {
   }
 }
 
-/* The slowest rank of each sample; the worst of each check. A failure that caused the others' is the one to tell. */
+/* The slowest rank of each sample; the worst of each check. */
 static dt_status gather(dt_ulysses_bench_shared *b) {
   const dt_ulysses_bench_config *c = b->config;
   dt_ulysses_bench *result = b->result;
-  const dt_ulysses_bench_rank *failed = NULL;
-  for (int32_t r = 0; r < c->ranks; r++)
-    if (b->ranks[r].status && (!failed || failed->status == DT_ERR_PEER)) failed = &b->ranks[r];
-  if (failed) return dt_fail(failed->status, "%s", failed->detail);
   count(b);
   result->config.repeat = b->repeat;
   result->sms = b->ranks[0].ulysses->sms;
@@ -130,6 +116,19 @@ static void release(dt_ulysses_bench_shared *b) {
   free(b->block), free(b);
 }
 
+static dt_status work(void *rank) {
+  return dt_ulysses_bench_work(rank);
+}
+
+static dt_status run_ranks(dt_ulysses_bench_shared *b) {
+  dt_bench_thread threads[DT_BENCH_RANKS];
+  for (int32_t r = 0; r < b->config->ranks; r++) {
+    dt_ulysses_bench_rank *rank = &b->ranks[r];
+    threads[r] = (dt_bench_thread){.rank = rank, .work = work, .control = &rank->control, .comm = &rank->comm};
+  }
+  return dt_bench_threads_run(threads, b->config->ranks);
+}
+
 dt_status dt_ulysses_bench_run(const dt_ulysses_bench_config *config, dt_ulysses_bench **out) {
   dt_status status = check_config(config);
   if (status) return status;
@@ -143,14 +142,7 @@ dt_status dt_ulysses_bench_run(const dt_ulysses_bench_config *config, dt_ulysses
   result->config = *config;
   b->config = config;
   status = prepare(b);
-  int32_t started = 0;
-  while (!status && started < config->ranks)
-    if (pthread_create(&b->ranks[started].thread, NULL, run_rank, &b->ranks[started]) == 0)
-      started++;
-    else
-      status = dt_fail(DT_ERR_SYSTEM, "pthread_create: rank %d", started);
-  if (status && started > 0) dt_comm_abort(b->ranks[started].control, status, "a rank's thread could not start");
-  for (int32_t r = 0; r < started; r++) pthread_join(b->ranks[r].thread, NULL);
+  if (!status) status = run_ranks(b);
   if (!status) status = gather(b);
   release(b);
   if (status)

@@ -2,8 +2,6 @@
 #ifndef DT_CUDA_ULYSSES_BENCH_RANK_H
 #define DT_CUDA_ULYSSES_BENCH_RANK_H
 
-#include <pthread.h>
-
 #include <draintile/ulysses_bench.h>
 
 #include "combine_bench.h"
@@ -13,7 +11,6 @@ typedef struct dt_ulysses_bench_shared dt_ulysses_bench_shared;
 
 typedef struct dt_ulysses_bench_rank {
   dt_ulysses_bench_shared *shared;
-  pthread_t thread;
   int32_t rank, device;
   dt_comm *control, *comm;
   dt_ulysses *ulysses, *beside; /* beside: sets multiprocessors aside for the way in */
@@ -31,8 +28,6 @@ typedef struct dt_ulysses_bench_rank {
   double *samples[DT_ULYSSES_METHODS];
   int64_t words_wrong[DT_ULYSSES_METHODS];
   double error;
-  dt_status status;
-  char detail[256];
 } dt_ulysses_bench_rank;
 
 struct dt_ulysses_bench_shared {
