@@ -48,7 +48,10 @@ typedef struct dt_cuda_gemm {
   int32_t tensor_stores; /* 1 (default): 16 rows that stay together leave through the copy engine; 0: every row
                             by 16-byte stores, as rows that do not stay together always do */
   int32_t sms;           /* multiprocessors to use; 0: all */
-  double timeout_s;      /* of a wait inside the kernel, below 4,000; 0: 10 */
+  int32_t link_k;   /* with remote_rows: the k at which a tile's products take as long as its bytes over the link to
+                       the other owners; 0 (default): no link. Where it holds the tiles up (k * rows < link_k *
+                       remote rows) the first tasks are cut, so that it has work early */
+  double timeout_s; /* of a wait inside the kernel, below 4,000; 0: 10 */
 } dt_cuda_gemm;
 void dt_cuda_gemm_init(dt_cuda_gemm *gemm);
 

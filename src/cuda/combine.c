@@ -72,6 +72,7 @@ static dt_status make_memory(dt_combine *c) {
     const char *what;
   } table[] = {{(void **)&c->staging, rows * (size_t)c->config.n * 2, "staging"},
                {&c->workspace, workspace, "workspace"},
+               {&c->kept, workspace, "workspace"},
                {(void **)&c->state, sizeof *c->state, "state"},
                {(void **)&c->params.ready, bands * sizeof *c->params.ready, "counters"},
                {(void **)&t->sizes, sizeof *t->sizes, "sizes"},
@@ -103,7 +104,8 @@ static void release_memory(dt_combine *c) {
   if (c->entered) cudaEventDestroy(c->entered);
   if (c->sent) cudaEventDestroy(c->sent);
   dt_combine_free_recorder(c);
-  cudaFree(c->staging), cudaFree(c->workspace), cudaFree(c->state), cudaFree(c->params.ready), cudaFree(c->plan_memory);
+  cudaFree(c->staging), cudaFree(c->workspace), cudaFree(c->kept), cudaFree(c->state), cudaFree(c->params.ready),
+      cudaFree(c->plan_memory);
   cudaFree(t->sizes), cudaFree(t->counts), cudaFree(t->active), cudaFree(t->remote_rows), cudaFree(t->band_rows);
   cudaFree(t->band_slot), cudaFree(t->staged), cudaFree(t->direct), cudaFree(t->chunks);
 }
@@ -248,6 +250,7 @@ dt_status dt_combine_check(dt_combine *c, void *stream) {
   case DT_COMBINE_ERROR_NONE:
   case DT_COMBINE_ERROR_GEMM:
     status = dt_cuda_gemm_check(c->workspace, stream);
+    if (!status) status = dt_cuda_gemm_check(c->kept, stream);
     if (status || state.error == DT_COMBINE_ERROR_NONE) return status;
     return dt_fail(DT_ERR_INTERNAL, "rank %d, combine: the GEMM failed with %u before", c->params.rank, state.seen);
   case DT_COMBINE_ERROR_ENTRY:

@@ -59,7 +59,9 @@ DT_DEVICE void dt_gate_leave(const dt_tile_gemm &gemm) {
     dt_fence_sys();
     left = dt_add_acq_rel(&c.combine.state->done, DT_TILE_CLUSTER) + DT_TILE_CLUSTER;
   }
-  if (__shfl_sync(0xffffffffu, left, 0) == (uint32_t)c.tile_ctas) dt_combine_close(c.combine);
+  if (__shfl_sync(0xffffffffu, left, 0) != (uint32_t)c.tile_ctas) return;
+  if (c.keeps && threadIdx.x % 32 == 0) gemm.header->next = 0;
+  dt_combine_close(c.combine);
 }
 
 /* Until that is decided, which dt_gate_keep does in bounded time. A whole warp, before it stores its first tile:

@@ -10,6 +10,8 @@
 
 /* DT_COMBINE_PACING_AUTO: with so many units of an expert, natural order makes one of them all remote. */
 enum { DT_COMBINE_PACED_UNITS = 2 };
+/* dt_cuda_gemm.link_k: 780 TFLOP/s over 368 GB/s, two H200 (bench/results/h200x2/platform.json). */
+enum { DT_COMBINE_LINK_K = 2120 };
 
 struct dt_combine {
   dt_combine_config config;
@@ -18,6 +20,7 @@ struct dt_combine {
   dt_window *buffer, *control, *matrix; /* matrix: counts that the ranks exchange; NULL until they do */
   uint8_t *staging;                     /* [rows_max][n]: rows of other ranks; run_gemm: all */
   void *workspace;                      /* the GEMM's */
+  void *kept;                           /* direct's, whose task table serves as long as the host's counts do */
   dt_combine_state *state;
   int32_t chunks_max;
   dt_device_plan plan; /* of counts on the device; its arrays point into plan_memory */
@@ -38,6 +41,8 @@ dt_status dt_combine_queue_plan(dt_combine *combine, dt_combine_mode mode, cudaS
 
 /* combine_run.c: the GEMM, all but operands and places of rows. */
 dt_cuda_gemm dt_combine_gemm(const dt_combine *combine, int sms);
+/* From the host's counts: the task table of the direct runs to come. */
+dt_status dt_combine_keep_table(dt_combine *combine);
 /* With counts on the device: what a direct run queues, without its GEMM; plan 0: without plan and tables either. */
 dt_status dt_combine_run_counts(dt_combine *combine, int plan, cudaStream_t stream);
 

@@ -34,6 +34,7 @@ static dt_cuda_gemm describe(const dt_combine *c, dt_combine_mode mode, const vo
   if (mode == DT_COMBINE_DIRECT) {
     gemm.row_target = c->params.tables.direct;
     gemm.owners = c->params.ranks;
+    gemm.link_k = DT_COMBINE_LINK_K;
     for (int32_t r = 0; r < c->params.ranks; r++) {
       gemm.owner_out[r] = c->params.buffers[r];
       gemm.owner_rows[r] = c->params.buffer_rows[r];
@@ -68,11 +69,14 @@ static int closes_itself(const dt_combine *c) {
 
 /* The launch that has the combine's roles: rows that wait for the peers' entry, or consumers beside the tiles. */
 static dt_status queue_roles(dt_combine *c, const dt_cuda_gemm *gemm, int consumers, cudaStream_t stream) {
+  const int alone = consumers == 0 && opens_itself(c, DT_COMBINE_DIRECT);
   dt_tile_combine params = {
-      .combine = c->params, .gated = consumers == 0 && !c->params.meets, .closes = consumers == 0};
+      .combine = c->params, .gated = consumers == 0 && !c->params.meets, .closes = consumers == 0, .keeps = alone};
   int ctas;
-  params.combine.opens = consumers == 0 && opens_itself(c, DT_COMBINE_DIRECT);
-  dt_status status = dt_gemm_prepare(gemm, c->workspace, stream, &params.gemm, &ctas);
+  params.combine.opens = alone;
+  if (alone) params.combine.gemm_error = &((const dt_tile_header *)c->kept)->error;
+  dt_status status = alone ? dt_gemm_describe(gemm, c->kept, &params.gemm, &ctas)
+                           : dt_gemm_prepare(gemm, c->workspace, stream, &params.gemm, &ctas);
   params.tile_ctas = ctas;
   return status ? status : dt_cuda_check(dt_tile_combine_launch(&params, consumers, stream), "tile kernel");
 }
@@ -114,6 +118,12 @@ dt_status dt_combine_run(dt_combine *c, dt_combine_mode mode, const void *a, con
   if (status) return status;
   if (mode == DT_COMBINE_DIRECT) return dt_cuda_check(dt_combine_leave_launch(&c->params, stream), "exit");
   return dt_cuda_check(dt_combine_send_launch(&c->params, c->sms / 2 * 2, 0, stream), "put");
+}
+
+dt_status dt_combine_keep_table(dt_combine *c) {
+  const dt_cuda_gemm gemm = describe(c, DT_COMBINE_DIRECT, NULL, NULL);
+  const dt_status status = dt_gemm_table(&gemm, c->kept, NULL);
+  return status ? status : dt_cuda_check(cudaDeviceSynchronize(), "task table");
 }
 
 dt_status dt_combine_run_gemm(dt_combine *c, int reserve, const void *a, const void *b, void *stream) {

@@ -30,6 +30,7 @@ static dt_status check_shape(const dt_cuda_gemm *gemm) {
     return dt_fail(DT_ERR_ARGUMENT, "raster_bands: %d; an even number up to 65536, or 0, allowed", gemm->raster_bands);
   if (gemm->paced_units < 0 || gemm->paced_units > 1 << 10)
     return dt_fail(DT_ERR_ARGUMENT, "paced_units: %d; 0 to 1024 allowed", gemm->paced_units);
+  if (gemm->link_k < 0) return dt_fail(DT_ERR_ARGUMENT, "link_k: %d; 0 or more allowed", gemm->link_k);
   if (gemm->order < DT_ORDER_NATURAL || gemm->order > DT_ORDER_PACED)
     return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced allowed", (int)gemm->order);
   if (!(gemm->timeout_s >= 0 && gemm->timeout_s < 4000))
@@ -47,8 +48,8 @@ static int32_t column_tiles(const dt_cuda_gemm *gemm) {
   return (int32_t)((gemm->n + DT_TILE_N - 1) / DT_TILE_N);
 }
 
-/* Bands if every expert's last is short, each at every pair of columns; the table may hold CUT_MAX more. */
-enum { CUT_MAX = 1024 };
+/* Bands if every expert's last is short, each at every pair of columns; the table may hold CUT_MORE more. */
+enum { CLUSTERS_MAX = 1024, CUT_MORE = 2 * CLUSTERS_MAX };
 static int64_t tasks_max(const dt_cuda_gemm *gemm) {
   int64_t bands = gemm->rows_max / DT_TILE_M + (gemm->rows_max < gemm->experts ? gemm->rows_max : gemm->experts);
   return bands * ((column_tiles(gemm) + 1) / 2);
@@ -57,7 +58,7 @@ static int64_t tasks_max(const dt_cuda_gemm *gemm) {
 dt_status dt_cuda_gemm_workspace(const dt_cuda_gemm *gemm, size_t *bytes) {
   dt_status status = check_shape(gemm);
   if (status != DT_OK) return status;
-  *bytes = DT_TILE_TABLE_OFFSET + (size_t)(tasks_max(gemm) + CUT_MAX) * sizeof(dt_tile_task);
+  *bytes = DT_TILE_TABLE_OFFSET + (size_t)(tasks_max(gemm) + CUT_MORE) * sizeof(dt_tile_task);
   return DT_OK;
 }
 
@@ -132,38 +133,53 @@ static dt_status encode_turned(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
   return status;
 }
 
-static dt_status prepare(const dt_cuda_gemm *gemm, int turns, void *workspace, void *stream, dt_tile_gemm *prepared,
-                         int *ctas) {
+/* Clusters that the kernel is launched with. */
+static dt_status count_clusters(const dt_cuda_gemm *gemm, int *clusters) {
   int sms = 0;
-  dt_status status = check_shape(gemm);
-  *ctas = 0;
-  if (status == DT_OK && gemm->rows_max == 0) return DT_OK;
-  if (status == DT_OK) status = check_pointers(gemm, workspace);
-  if (status == DT_OK) status = dt_cuda_hopper(&sms);
+  const dt_status status = dt_cuda_hopper(&sms);
   if (status != DT_OK) return status;
   if (gemm->sms != 0 && (gemm->sms < DT_TILE_CLUSTER || gemm->sms > sms))
     return dt_fail(DT_ERR_ARGUMENT, "sms: %d; %d to %d, or 0, allowed", gemm->sms, DT_TILE_CLUSTER, sms);
+  *clusters = (gemm->sms ? gemm->sms : sms) / DT_TILE_CLUSTER;
+  if (*clusters > CLUSTERS_MAX) *clusters = CLUSTERS_MAX;
+  return DT_OK;
+}
 
+static dt_status make_table(const dt_cuda_gemm *gemm, int turns, void *workspace, void *stream) {
+  int clusters;
+  const dt_status status = count_clusters(gemm, &clusters);
+  if (status != DT_OK) return status;
+  const dt_tile_table table = {.header = workspace,
+                               .tasks = (dt_tile_task *)((uint8_t *)workspace + DT_TILE_TABLE_OFFSET),
+                               .counts = gemm->counts,
+                               .experts = gemm->experts,
+                               .rows_capacity = (int32_t)gemm->rows_max,
+                               .column_tiles = column_tiles(gemm),
+                               .raster_bands = gemm->raster_bands ? gemm->raster_bands : 16,
+                               .clusters = clusters,
+                               .whole_columns = gemm->n % DT_TILE_N == 0,
+                               .mixes = may_mix(gemm),
+                               .turns = turns,
+                               .k = (int32_t)gemm->k,
+                               .link_k = gemm->remote_rows ? gemm->link_k : 0};
+  const dt_tile_order order = {
+      .order = (int32_t)gemm->order, .remote_rows = gemm->remote_rows, .paced_units = gemm->paced_units};
+  return dt_cuda_check(dt_tile_ordered_table_launch(&table, &order, tasks_max(gemm), stream), "task table");
+}
+
+static dt_status describe(const dt_cuda_gemm *gemm, int turns, void *workspace, dt_tile_gemm *prepared, int *ctas) {
+  int clusters;
+  dt_status status = check_shape(gemm);
+  if (status == DT_OK) status = check_pointers(gemm, workspace);
+  if (status == DT_OK) status = count_clusters(gemm, &clusters);
+  if (status != DT_OK) return status;
   dt_tile_gemm params;
   memset(&params, 0, sizeof params);
   status = encode_maps(gemm, &params);
   if (status == DT_OK && turns) status = encode_turned(gemm, &params);
   if (status != DT_OK) return status;
-  int64_t clusters = (gemm->sms ? gemm->sms : sms) / DT_TILE_CLUSTER;
-  if (clusters > CUT_MAX) clusters = CUT_MAX;
-  dt_tile_table table = {.header = workspace,
-                         .tasks = (dt_tile_task *)((uint8_t *)workspace + DT_TILE_TABLE_OFFSET),
-                         .counts = gemm->counts,
-                         .experts = gemm->experts,
-                         .rows_capacity = (int32_t)gemm->rows_max,
-                         .column_tiles = column_tiles(gemm),
-                         .raster_bands = gemm->raster_bands ? gemm->raster_bands : 16,
-                         .clusters = (int32_t)clusters,
-                         .whole_columns = gemm->n % DT_TILE_N == 0,
-                         .mixes = may_mix(gemm),
-                         .turns = turns};
-  params.header = table.header;
-  params.tasks = table.tasks;
+  params.header = workspace;
+  params.tasks = (const dt_tile_task *)((const uint8_t *)workspace + DT_TILE_TABLE_OFFSET);
   params.row_target = gemm->row_target;
   params.owners_count = gemm->row_target ? gemm->owners : 1;
   params.row_bytes = 2 * gemm->n;
@@ -172,18 +188,30 @@ static dt_status prepare(const dt_cuda_gemm *gemm, int turns, void *workspace, v
   params.columns = (int32_t)gemm->n;
   params.k_blocks = (int32_t)((gemm->k + DT_TILE_K - 1) / DT_TILE_K);
   params.tensor_stores = gemm->tensor_stores;
-
-  const dt_tile_order order = {
-      .order = (int32_t)gemm->order, .remote_rows = gemm->remote_rows, .paced_units = gemm->paced_units};
-  const cudaError_t error = dt_tile_ordered_table_launch(&table, &order, tasks_max(gemm), stream);
-  if (error != cudaSuccess) return dt_cuda_check(error, "task table");
   *prepared = params;
-  *ctas = (int)(DT_TILE_CLUSTER * clusters);
+  *ctas = DT_TILE_CLUSTER * clusters;
   return DT_OK;
+}
+
+static dt_status prepare(const dt_cuda_gemm *gemm, int turns, void *workspace, void *stream, dt_tile_gemm *prepared,
+                         int *ctas) {
+  dt_status status = check_shape(gemm);
+  *ctas = 0;
+  if (status != DT_OK || gemm->rows_max == 0) return status;
+  status = describe(gemm, turns, workspace, prepared, ctas);
+  return status != DT_OK ? status : make_table(gemm, turns, workspace, stream);
 }
 
 dt_status dt_gemm_prepare(const dt_cuda_gemm *gemm, void *workspace, void *stream, dt_tile_gemm *prepared, int *ctas) {
   return prepare(gemm, 0, workspace, stream, prepared, ctas);
+}
+
+dt_status dt_gemm_table(const dt_cuda_gemm *gemm, void *workspace, void *stream) {
+  return make_table(gemm, 0, workspace, stream);
+}
+
+dt_status dt_gemm_describe(const dt_cuda_gemm *gemm, void *workspace, dt_tile_gemm *prepared, int *ctas) {
+  return describe(gemm, 0, workspace, prepared, ctas);
 }
 
 dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *stream) {

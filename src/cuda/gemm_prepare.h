@@ -10,4 +10,9 @@
  * `stream`; 0: there is nothing to multiply. */
 dt_status dt_gemm_prepare(const dt_cuda_gemm *gemm, void *workspace, void *stream, dt_tile_gemm *prepared, int *ctas);
 
+/* The same in two steps, for a table that serves several launches: whoever repeats one leaves 0 in the header's `next`.
+ * The table does not depend on a, b or which memory rows go to. */
+dt_status dt_gemm_table(const dt_cuda_gemm *gemm, void *workspace, void *stream);
+dt_status dt_gemm_describe(const dt_cuda_gemm *gemm, void *workspace, dt_tile_gemm *prepared, int *ctas);
+
 #endif

@@ -16,6 +16,7 @@ typedef struct dt_tile_combine {
   int32_t tile_ctas; /* CTAs from this one on are consumers */
   int32_t gated;     /* 1: no tile is stored before every peer has entered */
   int32_t closes;    /* 1: the last cluster of tiles closes the epoch */
+  int32_t keeps;     /* 1: and leaves the task table for the next run */
 } dt_tile_combine;
 
 /* `consumers` (even, may be 0) CTAs beside those of the tiles. */

@@ -95,6 +95,7 @@ typedef struct dt_tile_table {
   int32_t experts, rows_capacity, column_tiles;  /* column_tiles: of N */
   int32_t raster_bands, clusters, whole_columns; /* whole_columns: N is a multiple of 256 */
   int32_t mixes, turns;                          /* natural order: experts may be mixed, tasks turned */
+  int32_t k, link_k;                             /* of dt_cuda_gemm */
 } dt_tile_table;
 
 /* Experts that fit the table kernel's shared memory. */

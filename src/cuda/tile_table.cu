@@ -16,6 +16,7 @@ typedef struct dt_table_rows {
   uint32_t error;
   int32_t fewest, most; /* of an expert that has any */
   int32_t turned;       /* some may be turned */
+  int32_t remote;       /* of all experts, those of other ranks; only with link_k */
 } dt_table_rows;
 
 /* How the table is made: see tile_table.h. */
@@ -46,10 +47,11 @@ DT_DEVICE int32_t dt_scan_warp(int32_t value) {
 }
 
 /* First rows of all experts, by one warp, from their counts there. */
-DT_DEVICE dt_table_rows dt_scan_rows(const dt_tile_table &table, const dt_table_scratch &s) {
+DT_DEVICE dt_table_rows dt_scan_rows(const dt_tile_table &table, const dt_tile_order &order,
+                                     const dt_table_scratch &s) {
   const int32_t lane = (int32_t)(threadIdx.x % 32);
   int64_t row = 0;
-  dt_table_rows facts = {DT_TILE_OK, INT32_MAX, 0, 0};
+  dt_table_rows facts = {DT_TILE_OK, INT32_MAX, 0, 0, 0};
   for (int32_t base = 0; base < table.experts; base += 32) {
     const int32_t expert = base + lane;
     const int32_t count = expert < table.experts ? s.first_row[expert] : 0;
@@ -68,6 +70,7 @@ DT_DEVICE dt_table_rows dt_scan_rows(const dt_tile_table &table, const dt_table_
     if (rows > 0) facts.fewest = min(facts.fewest, rows);
     facts.most = max(facts.most, rows);
     facts.turned |= dt_may_turn(rows);
+    if (table.link_k > 0 && expert < table.experts) facts.remote += min(order.remote_rows[expert], rows);
     if (expert < table.experts) s.first_row[expert] = (int32_t)start;
     row = __shfl_sync(0xffffffffu, end, 31);
   }
@@ -76,6 +79,7 @@ DT_DEVICE dt_table_rows dt_scan_rows(const dt_tile_table &table, const dt_table_
   facts.fewest = __reduce_min_sync(0xffffffffu, facts.fewest);
   facts.most = __reduce_max_sync(0xffffffffu, facts.most);
   facts.turned = __any_sync(0xffffffffu, facts.turned);
+  facts.remote = __reduce_add_sync(0xffffffffu, facts.remote);
   return facts;
 }
 
@@ -173,12 +177,12 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS)
   const int32_t runs = dt_table_runs(table.experts, order.order);
   const dt_table_scratch s = dt_table_scratch_at(dt_memory, table.experts, runs);
   const bool scans = threadIdx.x < 32;
-  dt_table_rows facts = {DT_TILE_OK, 0, 0, 0};
+  dt_table_rows facts = {DT_TILE_OK, 0, 0, 0, 0};
   dt_grid_launch(); /* the GEMM may set up its pipelines meanwhile */
   dt_grid_wait();   /* what the stream did before: the counts, and readers of the last table */
   for (int32_t e = (int32_t)threadIdx.x; e < table.experts; e += DT_TABLE_THREADS) s.first_row[e] = table.counts[e];
   __syncthreads();
-  if (scans) facts = dt_scan_rows(table, s);
+  if (scans) facts = dt_scan_rows(table, order, s);
   if (threadIdx.x == 0) {
     choice.mixed = table.mixes && facts.fewest < DT_LIGHT_ROWS && facts.most > DT_LIGHT_ROWS;
     choice.turned = table.turns && facts.turned;
@@ -190,10 +194,12 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS)
     __syncwarp();
     if (threadIdx.x == 0) {
       const int32_t tasks = s.first_task[runs];
-      cut = dt_cut_of(tasks, table.clusters, table.whole_columns);
+      const bool linked = (int64_t)table.k * s.first_row[table.experts] < (int64_t)table.link_k * facts.remote;
+      cut = dt_cut_of(tasks, table.clusters, table.whole_columns, linked);
       if (blockIdx.x == 0) {
         table.header->next = 0;
-        table.header->count = (uint32_t)(tasks + cut.tasks * (cut.parts - 1));
+        int32_t parts;
+        table.header->count = (uint32_t)dt_cut_place(&cut, tasks, tasks, &parts);
         table.header->error = facts.error;
         table.header->rows = (uint32_t)s.first_row[table.experts];
       }
@@ -216,13 +222,13 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS)
   run.slot = s.first_slot[low];
   dt_tile_task made = dt_run_task(&run, table.column_tiles, table.raster_bands, local);
   if (choice.turned) made.flags |= DT_TILE_AMONG_TURNED;
-  const int32_t whole = tasks - cut.tasks;
-  if (task < whole) {
-    dt_write_task(table, task, made);
+  int32_t parts;
+  const int32_t place = dt_cut_place(&cut, tasks, task, &parts);
+  if (parts == 1) {
+    dt_write_task(table, place, made);
     return;
   }
-  for (int32_t i = 0; i < cut.parts; i++)
-    dt_write_task(table, whole + cut.parts * (task - whole) + i, dt_part_of(made, i, cut.parts));
+  for (int32_t i = 0; i < parts; i++) dt_write_task(table, place + i, dt_part_of(made, i, parts));
 }
 
 extern "C" cudaError_t dt_tile_ordered_table_launch(const dt_tile_table *table, const dt_tile_order *order,

@@ -14,6 +14,10 @@
  * which take 0.63 of a whole one's time, or those again into two of 128 columns, 0.38 of it. Of a short band one half
  * is empty, which costs nothing where clusters idle.
  *
+ * The first tasks are cut where the link holds the tiles up: a third of the clusters begins with a quarter, a third
+ * with a half, the others with a whole one. So the link has work early, and clusters take turns on it instead of
+ * storing in step.
+ *
  * Mixed experts: the tasks of an expert with few rows wait for memory, those of one with many for the tensor cores. So
  * where some have less than DT_LIGHT_ROWS and some more, the expert with the fewest rows and the one with the most take
  * turns, in proportion to their tasks, then the next two, and so on inwards.
@@ -139,17 +143,29 @@ DT_BOTH int32_t dt_remote_run_rows(int32_t rows, int32_t remote_bands) {
   return dt_min32(rows, remote_bands * DT_TILE_M);
 }
 
-/* The last `tasks` of the table are cut into `parts` each. */
+/* The last `tasks` of the table are cut into `parts` each, the first `quarters` into four, the next `halves` into two.
+ */
 typedef struct dt_cut {
-  int32_t tasks, parts;
+  int32_t tasks, parts, quarters, halves;
 } dt_cut;
-/* whole_columns: N is a multiple of 256. */
-DT_BOTH dt_cut dt_cut_of(int32_t tasks, int32_t clusters, int32_t whole_columns) {
+/* whole_columns: N is a multiple of 256; linked: the link holds the tiles up. */
+DT_BOTH dt_cut dt_cut_of(int32_t tasks, int32_t clusters, int32_t whole_columns, int32_t linked) {
   dt_cut cut;
   cut.tasks = tasks % clusters;
   cut.parts = whole_columns && 4 * cut.tasks <= clusters ? 4 : 2;
   if (cut.parts * cut.tasks > clusters) cut.tasks = 0;
+  cut.quarters = (clusters + 6) / 12;
+  cut.halves = clusters / 6;
+  if (!linked || !whole_columns || cut.quarters + cut.halves > tasks - cut.tasks) cut.quarters = cut.halves = 0;
   return cut;
+}
+/* The place in the table of task `index` of `tasks`, and into how many parts it is cut. index = tasks: the table's end.
+ */
+DT_BOTH int32_t dt_cut_place(const dt_cut *cut, int32_t tasks, int32_t index, int32_t *parts) {
+  const int32_t head = cut->quarters + cut->halves, whole = tasks - cut->tasks;
+  const int32_t quarters = dt_min32(index, cut->quarters), halves = dt_min32(index, head) - quarters;
+  *parts = index < cut->quarters ? 4 : index < head ? 2 : index < whole ? 1 : cut->parts;
+  return index + 3 * quarters + halves + (index < whole ? 0 : (cut->parts - 1) * (index - whole));
 }
 /* Part `index` of a task: lower bit the rows' half, perhaps empty, then the columns'. A turned one is cut as the pair
  * that it could have been. */

@@ -68,8 +68,11 @@ static void every_tile_is_in_the_table_once(void **state) {
                         .remote = remote,
                         .turns = remote == 0 && round % 5 < 3};
     const int32_t tasks = dt_run_tasks(&run, columns);
-    const dt_cut cut = dt_cut_of(tasks, 1 + (int32_t)dt_random_below(&random, 70), (int32_t)(random.state >> 40 & 1));
+    const dt_cut cut = dt_cut_of(tasks, 1 + (int32_t)dt_random_below(&random, 70), (int32_t)(random.state >> 40 & 1),
+                                 (int32_t)(random.state >> 41 & 1));
     cuts[cut.tasks ? cut.parts : 0]++;
+    cuts[1] += cut.quarters > 0 && cut.halves > 0;
+    int32_t place = 0, parts; /* in the table */
     int32_t *order = calloc((size_t)bands, sizeof *order), *slot_of = calloc((size_t)bands, sizeof *slot_of);
     order_of(bands, run.remote, order);
     for (int32_t at = 0; at < bands; at++) {
@@ -88,20 +91,20 @@ static void every_tile_is_in_the_table_once(void **state) {
         assert_int_equal(task.band + (shares_rows || turned ? 0 : i), slot_of[(task.row[i] - run.row) / DT_TILE_M]);
       assert_true((task.band - run.slot) / raster >= unit); /* unit after unit */
       unit = (task.band - run.slot) / raster;
-      if (t < tasks - cut.tasks) {
-        cover(&task, run.row, rows, columns, covered);
-        continue;
-      }
-      for (int i = 0; i < cut.parts; i++) {
-        const dt_tile_task part = dt_part_of(task, i, cut.parts);
+      assert_int_equal(dt_cut_place(&cut, tasks, t, &parts), place);
+      place += parts;
+      for (int i = 0; i < parts; i++) {
+        const dt_tile_task part = parts > 1 ? dt_part_of(task, i, parts) : task;
         cover(&part, run.row, rows, columns, covered);
       }
     }
+    assert_int_equal(dt_cut_place(&cut, tasks, tasks, &parts), place);
+    assert_true(place <= tasks + 2048); /* the room that a workspace has (gemm.c) */
     assert_int_equal(unit, units - 1);
     for (int32_t i = 0; i < (rows + 63) / 64 * 2 * columns; i++) assert_int_equal(covered[i], 1);
     free(covered), free(order), free(slot_of);
   }
-  assert_true(cuts[0] > 100 && cuts[2] > 100 && cuts[4] > 100); /* all three kinds were met */
+  assert_true(cuts[0] > 100 && cuts[1] > 100 && cuts[2] > 100 && cuts[4] > 100); /* all kinds were met */
   assert_true(turned_tasks > 1000);
   const dt_run none = {0};
   assert_int_equal(dt_run_tasks(&none, 5), 0);
@@ -131,10 +134,24 @@ static void the_last_round_is_cut_when_it_is_short(void **state) {
   } cases[] = {{2048, 1, 2, 4}, {2048, 0, 2, 2}, {1024, 1, 0, 0} /* 34 of 66 */, {33, 1, 33, 2}, {16, 1, 16, 4},
                {17, 1, 17, 2},  {0, 1, 0, 0}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    const dt_cut cut = dt_cut_of(cases[i].tasks, 66, cases[i].whole_columns);
+    const dt_cut cut = dt_cut_of(cases[i].tasks, 66, cases[i].whole_columns, 0);
     assert_int_equal(cut.tasks, cases[i].cut);
     if (cut.tasks) assert_int_equal(cut.parts, cases[i].parts);
   }
+}
+
+/* A third of the clusters begins with a quarter, a third with a half. */
+static void the_first_round_is_cut_where_the_link_holds_tiles_up(void **state) {
+  (void)state;
+  dt_cut cut = dt_cut_of(2048, 66, 1, 1);
+  assert_int_equal(4 * cut.quarters, 24);
+  assert_int_equal(2 * cut.halves, 22);
+  cut = dt_cut_of(2048, 66, 1, 0);
+  assert_int_equal(cut.quarters + cut.halves, 0);
+  cut = dt_cut_of(2048, 66, 0, 1); /* no quarters of tiles that end early */
+  assert_int_equal(cut.quarters + cut.halves, 0);
+  cut = dt_cut_of(20, 66, 1, 1); /* all are in the last round */
+  assert_int_equal(cut.quarters + cut.halves, 0);
 }
 
 static dt_cuda_gemm valid(void) {
@@ -211,9 +228,11 @@ static void bad_arguments_are_named(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_tile_is_in_the_table_once), cmocka_unit_test(bands_go_in_pairs),
-      cmocka_unit_test(the_last_round_is_cut_when_it_is_short),
-      cmocka_unit_test(experts_of_one_unit_stay_in_natural_order), cmocka_unit_test(bad_arguments_are_named)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_tile_is_in_the_table_once),
+                                     cmocka_unit_test(bands_go_in_pairs),
+                                     cmocka_unit_test(the_last_round_is_cut_when_it_is_short),
+                                     cmocka_unit_test(the_first_round_is_cut_where_the_link_holds_tiles_up),
+                                     cmocka_unit_test(experts_of_one_unit_stay_in_natural_order),
+                                     cmocka_unit_test(bad_arguments_are_named)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
