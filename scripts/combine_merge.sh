@@ -28,7 +28,7 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
   def timing: .median_s |= short | .samples_s |= map(short) | if .over_limit? then .over_limit |= (. * 1e4 | round / 1e4) else . end;
   def settings: [.rows, .n, .k, .experts, .router, .consumers, .segment_bands, .raster_bands, .layout, .order];
   ($platform[0].constants) as $c |
-  (["entry_barrier_s", "first_fill_s", "last_drain_s", (if $c.last_drain_s then empty else "link_latency_s" end), "fence_sys_s", "flag_release_s"] |
+  (["entry_barrier_s", "first_fill_s", "link_latency_s", "fence_sys_s", "flag_release_s"] |
     map(select($c[.])) | map({key: ., value: $c[.].value}) | from_entries) as $constants |
   ($constants | add) as $constants_s |
   def limited: if .limit then

@@ -12,7 +12,7 @@ extern const char *const launch_names[], *const entry_names[], *const pacing_nam
 extern const char *const method_names[];                                              /* by dt_combine_method */
 
 /* What a platform file says of the machine; NaN: there is no file, or it does not say. */
-enum { COMBINE_CONSTANTS = 6 };
+enum { COMBINE_CONSTANTS = 5 };
 typedef struct combine_platform {
   dt_platform *platform; /* NULL: none */
   double rate_bytes_per_s, memory_bytes_per_s, capacity_bytes;

@@ -4,10 +4,9 @@
 
 #include "log.h"
 
-/* The last drain holds the link's latency: a file that has it counts that once. */
-enum { LAST_DRAIN = 2, LINK_LATENCY = 3 };
-const char *const combine_constant_names[COMBINE_CONSTANTS] = {"entry_barrier_s", "first_fill_s", "last_drain_s",
-                                                               "link_latency_s",  "fence_sys_s",  "flag_release_s"};
+/* The link's latency is the last drain: what a burst takes beyond its bytes over the rate until it is complete. */
+const char *const combine_constant_names[COMBINE_CONSTANTS] = {"entry_barrier_s", "first_fill_s", "link_latency_s",
+                                                               "fence_sys_s", "flag_release_s"};
 
 static double look_up(const dt_platform *platform, const char *name) {
   dt_interval interval;
@@ -26,7 +25,6 @@ int combine_platform_read(combine_platform *p, const char *path) {
   p->constants_s = 0;
   for (int i = 0; i < COMBINE_CONSTANTS; i++) {
     p->constant_s[i] = look_up(p->platform, combine_constant_names[i]);
-    if (i == LINK_LATENCY && !isnan(p->constant_s[LAST_DRAIN])) p->constant_s[i] = NAN;
     if (!isnan(p->constant_s[i])) p->constants_s += p->constant_s[i];
   }
   if (isnan(p->rate_bytes_per_s) || isnan(p->constant_s[0]))

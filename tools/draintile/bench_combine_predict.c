@@ -77,9 +77,11 @@ static dt_status simulate(const dt_combine_bench_case *s, int32_t ranks, const i
   costs.link_bytes_per_s = p->rate_bytes_per_s;
   costs.link_capacity_bytes = p->capacity_bytes;
   costs.link_latency_s = constant(p->platform, "link_latency_s");
-  /* The entry's kernel, then the GEMM's, which need not wait for the peers; after the last bytes a fence and a flag. */
-  costs.entry_s = 2 * constant(p->platform, "launch_s");
-  if (s->entry == DT_COMBINE_ENTRY_BEFORE) costs.entry_s += constant(p->platform, "entry_barrier_s");
+  /* The entry's kernel, unless the tiles' own launch is the entry; then that launch, which need not wait for the peers;
+   * after the last bytes a fence and a flag. */
+  const int before = s->entry == DT_COMBINE_ENTRY_BEFORE;
+  costs.entry_s = (signal || before ? 2 : 1) * constant(p->platform, "launch_s");
+  if (before) costs.entry_s += constant(p->platform, "entry_barrier_s");
   const double closing_s = constant(p->platform, "fence_sys_s") + constant(p->platform, "flag_release_s");
   *total_s = NAN;
   if (isnan(tile_s) || isnan(costs.entry_s) || isnan(closing_s) || isnan(costs.copy_s_per_byte) ||

@@ -16,7 +16,7 @@ dt_status dt_extras_copies(dt_cuda_probe *probe, int32_t rounds, dt_platform *pl
 dt_status dt_extras_compute(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
 /* The tile engine: its rates on the same shapes, a tile's time by K, the price of reading weights again. */
 dt_status dt_extras_engine(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
-/* first_fill_s and, if the platform has a rate and the probe a peer, last_drain_s. */
+/* first_fill_s. */
 dt_status dt_extras_ends(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);
 /* The attention kernel: a multiprocessor's time for a tile of keys. */
 dt_status dt_extras_attention(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform);

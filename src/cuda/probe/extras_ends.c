@@ -1,5 +1,5 @@
-/* What a product that sends its rows takes however many there are: the first fill and the last drain, which the limits
- * of overlapped operators allow for (docs/combine.md). */
+/* What a product takes however few tiles it has: the first fill, which the limits of overlapped operators allow for
+ * (docs/combine.md). */
 #include <draintile/gemm.h>
 
 #include <string.h>
@@ -25,10 +25,10 @@ typedef struct wave {
 } wave;
 
 /* Event to event. */
-static dt_status run(const wave *w, int32_t rows, void *out, double *seconds) {
+static dt_status run(const wave *w, int32_t rows, double *seconds) {
   dt_cuda_gemm gemm;
   dt_cuda_gemm_init(&gemm);
-  gemm.a = w->a, gemm.b = w->b, gemm.out = out, gemm.counts = w->counts;
+  gemm.a = w->a, gemm.b = w->b, gemm.out = w->out, gemm.counts = w->counts;
   gemm.experts = 1, gemm.rows_max = ROWS, gemm.n = N, gemm.k = K;
   float ms = 0.0f;
   cudaError_t error = cudaMemcpyAsync(w->counts, &rows, sizeof rows, cudaMemcpyHostToDevice, w->stream);
@@ -65,29 +65,18 @@ static dt_status allocate(wave *w) {
   return dt_cuda_check(error, "one wave");
 }
 
-/* All waves on the first GPU; `remote` sends its rows to the second. */
-static dt_status measure(const wave *w, const dt_cuda_probe *probe, int32_t rounds, dt_platform *platform) {
-  double fill[DT_EXTRA_ROUNDS], drain[DT_EXTRA_ROUNDS], empty = 0.0, local = 0.0, remote = 0.0;
-  dt_interval rate;
-  const int sends = probe->ranks > 1 && dt_platform_lookup(platform, "rate_bytes_per_s", &rate) == DT_OK;
+static dt_status measure(const wave *w, int32_t rounds, dt_platform *platform) {
+  double fill[DT_EXTRA_ROUNDS], empty = 0.0, full = 0.0;
   dt_status status = DT_OK;
   for (int32_t r = -3; r < rounds && !status; r++) {
-    status = run(w, 0, w->out, &empty);
-    if (!status) status = run(w, ROWS, w->out, &local);
-    if (!status && sends) status = run(w, ROWS, probe->areas[0]->pieces[1], &remote);
-    if (status || r < 0) continue;
-    fill[r] = local - empty;
-    if (sends) drain[r] = remote - local - 2.0 * ROWS * N / rate.value;
+    status = run(w, 0, &empty);
+    if (!status) status = run(w, ROWS, &full);
+    if (r >= 0) fill[r] = full - empty;
   }
-  if (!status)
-    status = dt_extras_constant(platform, "first_fill_s", fill, (size_t)rounds,
-                                "one wave of the tile engine at K 64 minus the same launches without rows, event to "
-                                "event: first loads, one stage, the stores and what of them is not hidden");
-  if (!status && sends)
-    status = dt_extras_constant(platform, "last_drain_s", drain, (size_t)rounds,
-                                "the same wave with its rows stored to a peer minus with its rows stored here, minus "
-                                "its bytes over rate_bytes_per_s: until the last bytes are there");
-  return status;
+  return status ? status
+                : dt_extras_constant(platform, "first_fill_s", fill, (size_t)rounds,
+                                     "one wave of the tile engine at K 64 minus the same launches without rows, event "
+                                     "to event: first loads, one stage, the stores and what of them is not hidden");
 }
 
 dt_status dt_extras_ends(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform) {
@@ -96,7 +85,7 @@ dt_status dt_extras_ends(dt_cuda_probe *probe, int32_t rounds, dt_platform *plat
   dt_status status = dt_cuda_check(cudaSetDevice(0), "device");
   if (!status) status = dt_cuda_hopper(&sms);
   if (!status) status = allocate(&w);
-  if (!status) status = measure(&w, probe, rounds, platform);
+  if (!status) status = measure(&w, rounds, platform);
   if (w.begin) cudaEventDestroy(w.begin);
   if (w.end) cudaEventDestroy(w.end);
   cudaFree(w.a), cudaFree(w.b), cudaFree(w.out), cudaFree(w.workspace), cudaFree(w.counts), cudaFree(w.clock);
