@@ -3,14 +3,17 @@
 #include "cuda/launch.cuh"
 #include "cuda/layer_words.cuh"
 
-enum { DT_COPY_THREADS = 512, DT_COPY_WARPS = DT_COPY_THREADS / 32, DT_REDUCE_THREADS = 256 };
+/* Pieces are copied by teams of warps. */
+enum { DT_COPY_THREADS = 512, DT_PIECE_WARPS = 4, DT_PIECE_TEAMS = DT_COPY_THREADS / 32 / DT_PIECE_WARPS };
+enum { DT_REDUCE_THREADS = 256 };
 
-/* Rows [0, rows) from where source(i) says to `to`: whole block, a warp two rows at a time, 16 loads under way. */
-template <class Source>
+/* Rows [0, rows) from where source(i) says to `to`: by Warps of a block's warps, two rows at a time each, with 16 loads
+ * under way. */
+template <int Warps, class Source>
 DT_DEVICE void dt_copy_rows(const Source &source, uint8_t *to, int32_t rows, int64_t row_bytes) {
   enum { AHEAD = 8 };
   const int32_t lane = (int32_t)(threadIdx.x % 32), words = (int32_t)(row_bytes / 16);
-  for (int32_t i = 2 * (int32_t)(threadIdx.x / 32); i < rows; i += 2 * DT_COPY_WARPS) {
+  for (int32_t i = 2 * (int32_t)(threadIdx.x / 32 % Warps); i < rows; i += 2 * Warps) {
     const bool two = i + 1 < rows;
     const uint4 *a = (const uint4 *)source(i), *b = (const uint4 *)source(two ? i + 1 : i);
     uint4 *to_a = (uint4 *)(to + i * row_bytes), *to_b = (uint4 *)(to + (i + 1) * row_bytes);
@@ -40,14 +43,16 @@ __global__ void __launch_bounds__(DT_COPY_THREADS)
   const uint32_t head = layer.state->head;
   const uint8_t *hidden = layer.state->input.hidden;
   const int64_t row_bytes = layer.gemm.row_bytes;
-  for (uint32_t i = blockIdx.x; i < head; i += gridDim.x) {
+  const uint32_t team = threadIdx.x / (32 * DT_PIECE_WARPS);
+  for (uint32_t i = blockIdx.x * DT_PIECE_TEAMS + team; i < head; i += gridDim.x * DT_PIECE_TEAMS) {
     const dt_layer_piece piece = layer.pieces[i];
     const int32_t *slots = layer.slot_of_row + piece.from;
     const auto source = [&](int32_t row) { return hidden + (int64_t)(slots[row] / layer.top_k) * row_bytes; };
-    dt_copy_rows(source, layer.rows_of[piece.peer] + (int64_t)piece.to * row_bytes, piece.rows, row_bytes);
+    dt_copy_rows<DT_PIECE_WARPS>(source, layer.rows_of[piece.peer] + (int64_t)piece.to * row_bytes, piece.rows,
+                                 row_bytes);
     dt_fence_async_global(); /* the reader loads the rows through the copy engine */
-    __syncthreads();
-    if (threadIdx.x == 0) dt_dispatch_done(layer, piece.peer, piece.band, (uint32_t)piece.rows);
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "r"(32 * DT_PIECE_WARPS) : "memory");
+    if (threadIdx.x % (32 * DT_PIECE_WARPS) == 0) dt_dispatch_done(layer, piece.peer, piece.band, (uint32_t)piece.rows);
   }
 }
 
@@ -57,11 +62,13 @@ __global__ void __launch_bounds__(DT_COPY_THREADS) dt_layer_put_kernel(const __g
   if (dt_layer_failed(layer)) return;
   const uint32_t puts = layer.state->puts;
   const int64_t row_bytes = layer.gemm.row_bytes;
-  for (uint32_t i = blockIdx.x; i < puts; i += gridDim.x) {
+  const uint32_t team = threadIdx.x / (32 * DT_PIECE_WARPS);
+  for (uint32_t i = blockIdx.x * DT_PIECE_TEAMS + team; i < puts; i += gridDim.x * DT_PIECE_TEAMS) {
     const dt_layer_piece piece = layer.puts[i];
     const uint8_t *from = layer.rows_of[layer.rank] + (int64_t)piece.from * row_bytes;
     const auto source = [&](int32_t row) { return from + row * row_bytes; };
-    dt_copy_rows(source, layer.buffers[piece.peer] + (int64_t)piece.to * row_bytes, piece.rows, row_bytes);
+    dt_copy_rows<DT_PIECE_WARPS>(source, layer.buffers[piece.peer] + (int64_t)piece.to * row_bytes, piece.rows,
+                                 row_bytes);
   }
   __syncthreads();
   if (threadIdx.x != 0 || !layer.signals) return;

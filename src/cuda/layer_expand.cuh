@@ -5,6 +5,11 @@
 
 #include "cuda/layer_words.cuh"
 
+/* Tells the cache that a row will be read. Its bytes are a multiple of 16. */
+DT_DEVICE void dt_expect_row(const uint8_t *row, int64_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "r"((uint32_t)bytes) : "memory");
+}
+
 /* Address of the row whose source is `word`, when it is there (pairs with dt_send_tokens). One lane a row. NULL: gave
  * up. */
 DT_DEVICE const uint8_t *dt_await_source(const dt_tile_layer &layer, const uint32_t *word, int32_t band) {
@@ -33,6 +38,7 @@ template <int Ahead> DT_DEVICE bool dt_expand_piece(const dt_tile_layer &layer, 
     mine = dt_await_source(layer, layer.sources[layer.rank] + bank + piece.from + lane, piece.band);
   }
   if (__any_sync(0xffffffffu, mine == NULL)) return false;
+  if (lane < piece.rows) dt_expect_row(mine, layer.gemm.row_bytes);
   uint4 *to = (uint4 *)(layer.rows_of[layer.rank] + piece.to * layer.gemm.row_bytes);
 #pragma unroll 1
   for (int32_t i = 0; i < piece.rows; i++, to += words) {

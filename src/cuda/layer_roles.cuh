@@ -4,6 +4,7 @@
 #ifndef DT_CUDA_LAYER_ROLES_CUH
 #define DT_CUDA_LAYER_ROLES_CUH
 
+#include "cuda/layer_expand.cuh"
 #include "cuda/layer_words.cuh"
 #include "cuda/spans.cuh"
 
@@ -45,39 +46,54 @@ DT_DEVICE bool dt_await_operands(const dt_tile_layer &layer, uint32_t shared, ui
   return good;
 }
 
-/* What the dispatch kernel has left of the pieces, by one warp that has few registers. Waits for nothing. */
+/* Takes a piece: its number for the whole warp. */
+DT_DEVICE uint32_t dt_take_piece(const dt_tile_layer &layer) {
+  uint32_t taken = 0;
+  if (threadIdx.x % 32 == 0) taken = atomicAdd(&layer.state->next_piece, 1u);
+  return __shfl_sync(0xffffffffu, taken, 0);
+}
+
+/* What the dispatch kernel has left of the pieces, by one warp that has few registers. Waits for nothing. A lane finds
+ * the token of each row, of at most 32; a piece is told of when the rows of the next are on their way to the cache. */
 DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer, uint32_t shared) {
   dt_grid_wait();
   if (dt_layer_failed(layer)) return;
-  const uint32_t lane = threadIdx.x % 32, pieces = layer.state->pieces;
-  const uint32_t words = (uint32_t)(layer.gemm.row_bytes / 16);
-  const uint8_t *hidden = layer.state->input.hidden;
+  enum { AHEAD = 4 };
+  const uint32_t lane = threadIdx.x % 32, words = (uint32_t)(layer.gemm.row_bytes / 16);
+  const dt_layer_piece *last = NULL;
   for (;;) {
-    uint32_t taken = 0;
-    if (lane == 0) taken = atomicAdd(&layer.state->next_piece, 1u);
-    taken = __shfl_sync(0xffffffffu, taken, 0);
-    if (taken >= pieces) return;
+    const uint32_t taken = dt_take_piece(layer);
     const dt_layer_piece *piece = layer.pieces + taken;
+    const uint8_t *mine = layer.state->input.hidden;
+    if (taken < layer.state->pieces && (int32_t)lane < piece->rows) {
+      mine += (int64_t)(layer.slot_of_row[piece->from + (int32_t)lane] / layer.top_k) * layer.gemm.row_bytes;
+      dt_expect_row(mine, layer.gemm.row_bytes);
+    }
+    if (last != NULL) {
+      dt_fence_async_global(); /* the reader loads the rows through the copy engine */
+      __syncwarp();
+      if (lane == 0) dt_dispatch_done(layer, last->peer, last->band, (uint32_t)last->rows);
+      dt_stamp_end(shared);
+    }
+    if (taken >= layer.state->pieces) return;
+    last = piece;
     dt_stamp_piece(shared, taken, piece->band, piece->rows);
-    const int32_t rows = piece->rows, from = piece->from;
-    uint8_t *to = layer.rows_of[piece->peer] + (int64_t)piece->to * layer.gemm.row_bytes;
-    for (int32_t i = 0; i < rows; i++, to += layer.gemm.row_bytes) {
-      const int32_t token = layer.slot_of_row[from + i] / layer.top_k;
-      const uint4 *source = (const uint4 *)(hidden + token * layer.gemm.row_bytes);
-      for (uint32_t w = lane; w < words; w += 128) {
-        uint4 v[4];
+    uint4 *to = (uint4 *)(layer.rows_of[piece->peer] + (int64_t)piece->to * layer.gemm.row_bytes);
+    const int32_t rows = piece->rows;
+#pragma unroll 1
+    for (int32_t i = 0; i < rows; i++, to += words) {
+      const uint4 *source = (const uint4 *)__shfl_sync(0xffffffffu, (unsigned long long)mine, i);
+#pragma unroll 1
+      for (uint32_t w = lane; w < words; w += 32 * AHEAD) {
+        uint4 v[AHEAD];
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++)
+        for (uint32_t j = 0; j < AHEAD; j++)
           if (w + 32 * j < words) v[j] = dt_load_row(source + w + 32 * j);
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++)
-          if (w + 32 * j < words) dt_store_global((uint4 *)to + w + 32 * j, v[j]);
+        for (uint32_t j = 0; j < AHEAD; j++)
+          if (w + 32 * j < words) dt_store_global(to + w + 32 * j, v[j]);
       }
     }
-    dt_fence_async_global(); /* the reader loads the rows through the copy engine */
-    __syncwarp();
-    if (lane == 0) dt_dispatch_done(layer, piece->peer, piece->band, (uint32_t)rows);
-    dt_stamp_end(shared);
   }
 }
 

@@ -5,7 +5,7 @@
 #include "driver.h"
 #include "moe_handle.h"
 
-enum { TABLE_BLOCKS = 64, SEND_SMS = 32, HEAD = 256, HEAD_DEDUP = 384 };
+enum { TABLE_BLOCKS = 64, SEND_SMS = 32, HEAD_DEDUP = 32 };
 
 static dt_status check_input(const dt_cuda_moe *m, const dt_cuda_moe_input *in) {
   if (in->tokens < 0 || in->tokens > m->config.max_tokens)
@@ -86,11 +86,11 @@ static dt_status launch_plan(dt_cuda_moe *m, int head, cudaStream_t stream) {
   return planned(m, dt_moe_table_launch(&m->plan, TABLE_BLOCKS, stream), "table", &g->table, stream);
 }
 
-/* Of the dispatch's pieces, what its kernel copies; warps beside the tiles copy the rest. Measured: docs/notes/moe.md.
- */
+/* Of the dispatch's pieces, what its kernel copies, in 1024ths. Warps beside the tiles copy the rest. Measured:
+ * docs/notes/moe.md. */
 static int head_of(const dt_cuda_moe *m) {
   if (in_turn(m)) return 1024;
-  return m->config.head < 0 ? 0 : m->config.head > 0 ? m->config.head : m->config.dedup ? HEAD_DEDUP : HEAD;
+  return m->config.head < 0 ? 0 : m->config.head > 0 ? m->config.head : m->config.dedup ? HEAD_DEDUP : 0;
 }
 
 /* Where ranks share a device, kernels that wait may not fill it. */

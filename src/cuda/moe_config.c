@@ -149,7 +149,7 @@ void dt_cuda_moe_fill_schedule(dt_cuda_moe *m) {
   p->staged = c->schedule == DT_SCHEDULE_SERIAL || m->consumers;
   p->put_blocks = m->consumers ? m->consumers : m->sms;
   p->dedup = m->layer.dedup = c->dedup;
-  p->ahead = c->ahead;
+  p->ahead = c->schedule == DT_SCHEDULE_SERIAL ? -1 : c->ahead;
   p->clusters = wave;
   if (c->schedule == DT_SCHEDULE_WAVE) {
     p->lead = 0;

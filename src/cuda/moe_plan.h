@@ -6,10 +6,10 @@
  * run an expert, remote-first one for its bands with rows of other ranks and one for the others. An L2 task i has A(i)
  * tasks of L1 before it, an L1 task m has B(m) = #{i: A(i) <= m} of L2: their places are i + A(i) and m + B(m).
  *
- * dedup: L1 of an expert is two runs, bands that can start early (with rows of this rank alone, which need no link) and
- * late ones. Of the first `ahead` experts all early runs come first, then all late ones, so that the tiles have work
- * until other ranks' tokens are here; these experts are one group. The others' runs are next to each other. So dedup
- * has an order of its own for L1: remote-first is that of L2 and of puts alone, where all of L1 comes before L2.
+ * dedup: bands of this rank's rows alone need no link. Of the first `ahead` experts these early runs of L1 come first,
+ * then their late runs, so that the tiles have work until other ranks' tokens are here; these experts are one group.
+ * So dedup has an order of its own for L1: remote-first is that of L2 and of puts alone, where all of L1 comes before
+ * L2.
  */
 #ifndef DT_CUDA_MOE_PLAN_H
 #define DT_CUDA_MOE_PLAN_H
@@ -186,12 +186,14 @@ DT_PHASE int32_t dt_moe_place(const dt_moe_plan *p, const dt_moe_scratch *s, int
   return first + dt_paced_place(s->remote[rank * p->experts + expert], s->first_band[at + 1] - first, band);
 }
 
-/* dedup: the early or the late bands of L1 of an expert whose last `own` rows are this rank's. Early: bands without
- * rows of others, or if there are none the first quarter, since tokens arrive in order. */
-DT_PHASE dt_run dt_moe_half(dt_run run, int32_t own, int early) {
-  const int32_t bands = dt_bands(run.rows), remote = dt_bands(run.rows - own);
-  const int32_t cut = remote < bands ? remote : (bands + 3) / 4, rows = dt_min32(run.rows, cut * DT_TILE_M);
-  if (early == (remote < bands)) {
+/* dedup: the early or the late bands of L1 of an expert whose last `own` rows are this rank's. Early: those without rows
+ * of others, but that both together have no more tasks than all bands in one. */
+DT_PHASE dt_run dt_moe_half(const dt_moe_plan *p, dt_run run, int32_t own, int early) {
+  const int32_t bands = dt_bands(run.rows);
+  int32_t cut = dt_bands(run.rows - own);
+  if (cut % 2 != 0 && (bands - cut) % 2 != 0 && p->columns_1 % 2 != 0) cut++;
+  const int32_t rows = dt_min32(run.rows, cut * DT_TILE_M);
+  if (early) {
     run.row += rows;
     run.slot += cut;
     run.rows -= rows;
@@ -274,12 +276,11 @@ DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const 
       const dt_run run = {e, 0, rows, 0, 0, 0};
       dt_moe_run_sizes(p, s, at, &run);
       if (DT_MOE_DEDUPS(p)) {
-        const int32_t own = dt_moe_own_rows(p, s, e);
-        const dt_run early = dt_moe_half(run, own, 1), late = dt_moe_half(run, own, 0);
+        const dt_run early = dt_moe_half(p, run, dt_moe_own_rows(p, s, e), 1);
         s->early[e] = dt_run_tasks(&early, p->columns_1);
-        s->l1[e] = s->early[e] + dt_run_tasks(&late, p->columns_1);
+        s->l1[e] = dt_run_tasks(&run, p->columns_1);
         s->early_piece[e] = dt_moe_run_pieces(p, &early);
-        s->piece[e] = s->early_piece[e] + dt_moe_run_pieces(p, &late);
+        s->piece[e] = dt_moe_run_pieces(p, &run);
       }
     }
     const int32_t k = (r + ranks - 1 - p->rank) % ranks, sent = dt_moe_count(p, s, p->rank, g);
@@ -323,7 +324,7 @@ DT_PHASE void dt_moe_ahead(const dt_moe_plan *p, const dt_moe_scratch *s, const 
     most /= p->slot.top_k;
     if (waves == 0) waves = 1 + most * (p->ranks - 1) / DT_MOE_TOKENS_A_WAVE;
     *s->ahead = 0;
-    if (DT_MOE_DEDUPS(p) && most > 0 && waves > 0)
+    if (DT_MOE_DEDUPS(p) && most > 0 && waves > 0 && !p->tiles_only && s->early[p->experts] >= waves * p->clusters)
       *s->ahead = dt_min32(p->experts, 1 + dt_last_at_most(s->early, p->experts + 1, waves * p->clusters - 1));
   }
 }
@@ -431,11 +432,10 @@ DT_PHASE dt_run dt_moe_l1_run(const dt_moe_plan *p, const dt_moe_scratch *s, con
     *local = index - early_ahead - (all[expert] - early[expert]);
   } else {
     expert = dt_last_at_most(all, p->experts, index);
-    const int32_t items = early[expert + 1] - early[expert];
-    is_early = index - all[expert] < items;
-    *local = index - all[expert] - (is_early ? 0 : items);
+    *local = index - all[expert];
+    return dt_moe_run(p, s, expert);
   }
-  return dt_moe_half(dt_moe_run(p, s, expert), dt_moe_own_rows(p, s, expert), is_early);
+  return dt_moe_half(p, dt_moe_run(p, s, expert), dt_moe_own_rows(p, s, expert), is_early);
 }
 
 /* Task `index` of L1 (l1 1) or L2; *place: where in the table. */

@@ -107,7 +107,8 @@ static void compare(const setting *set, int32_t self) {
   p.raster_bands = set->order.raster_bands, p.piece_rows = world.piece_rows;
   p.lead = set->order.lead, p.group_tasks = set->order.group_tasks, p.wave_experts = set->order.wave_experts;
   p.alternate = set->order.schedule == DT_SCHEDULE_ALTERNATE;
-  p.expand_rows = 32, p.clusters = world.clusters; /* hidden is small: as long as pieces get */
+  p.clusters = world.clusters;
+  p.expand_rows = 2 * 32 * m->hidden > 40 * 1024 ? 16 : 32; /* as create has it; hidden is below 1,280 */
   p.dedup = m->dedup, p.ahead = m->ahead, p.slot.top_k = TOP_K;
   run_phases(&p, &s);
   compare_tasks(&p, &s, &world);
