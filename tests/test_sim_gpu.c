@@ -142,7 +142,7 @@ static void test_measured_layers(void **state) {
   printf("%d rows: %d of %d gains beyond 5 %%, %d of %d times beyond 12 %%, %d choices beyond 3 %%\n", t.rows,
          t.gains_off, t.gains, t.times_off, t.times, t.regrets);
   assert_int_equal(t.rows, 15);
-  assert_true(t.gains_off <= 4 && t.times_off <= 6 && t.regrets <= 1);
+  assert_true(t.gains_off <= 2 && t.times_off <= 2 && t.regrets <= 1);
   json_decref(root);
 }
 
@@ -176,8 +176,8 @@ static void price_prototype(const json_t *row, double remote, const dt_layer_ord
   for (int32_t i = 0; i < count; i++) assert_true(answers[i].reduce_s == 0 && answers[i].plan_s == 0);
 }
 
-/* Another engine, other figures than these prices were made with: most orders within 8 %; groups of one wave and waves
- * that do not fill the device come out up to 23 % too slow, since the prototype told of act within the next tile. */
+/* Another engine, other figures than these prices were made with: most orders within 8 %; waves that do not fill the
+ * device come out up to 36 % too slow, since the prototype told of act within the next tile and drew tickets later. */
 static void test_prototype_orders(void **state) {
   (void)state;
   json_t *root = json_load_file(DT_TEST_DATA "/h200-layer-orders.json", 0, NULL), *row, *order;
@@ -205,13 +205,13 @@ static void test_prototype_orders(void **state) {
                50.0 * (double)r, us[k], 100.0 * error);
         cells++;
         near += fabs(error) <= 0.08;
-        far += fabs(error) > 0.23;
+        far += fabs(error) > 0.38;
       }
     }
   }
-  printf("%zu of %zu within 8 %%, %zu beyond 23 %%\n", near, cells, far);
+  printf("%zu of %zu within 8 %%, %zu beyond 38 %%\n", near, cells, far);
   assert_int_equal(cells, 53);
-  assert_true(near >= 33 && far == 0);
+  assert_true(near >= 36 && far == 0);
   json_decref(root);
 }
 
@@ -228,7 +228,7 @@ static void test_dedup(void **state) {
   rows[1] = rows[2] = 4096; /* of 32,768 choices */
   l.model.dedup = 1, l.model.dispatch_rows = rows;
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &once), DT_OK);
-  assert_true(once.total_s < 0.95 * each.total_s);
+  assert_true(fabs(once.total_s / each.total_s / 0.965 - 1) < 0.03); /* so on two H200: docs/notes/model.md */
   assert_true(fabs(once.plan_s + once.dispatch_s + once.tiles_s + once.combine_s + once.reduce_s - once.total_s) <
               1e-12);
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &again), DT_OK);

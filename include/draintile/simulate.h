@@ -107,6 +107,7 @@ typedef struct dt_layer_costs {
   double tile_1_s, tile_2_s; /* a multiprocessor's time for 128 rows by 256 columns at K = hidden, intermediate */
   double activation_s;       /* what a tile of L1 takes longer */
   double short_ratio;        /* of all that, for at most 64 rows */
+  double alone_ratio;        /* the same for a band alone while all clusters run: nobody shares its weights */
   double sustained_ratio;    /* times take so much longer where layers follow each other, */
   double sustained_s;        /* half of that where they take this long */
   double least_ratio;        /* at the highest clock, where power is left */
@@ -116,9 +117,13 @@ typedef struct dt_layer_costs {
   double link_bytes_per_s, link_capacity_bytes, link_latency_s; /* a rank's; latency: until rows may be used */
   double copy_bytes_per_s;                                      /* all multiprocessors, own rows */
   double warp_bytes_per_s;                                      /* a warp that dispatches beside tiles */
-  double copy_warps;                                            /* of them, a multiprocessor */
-  double expand_bytes_per_s;                                    /* dedup: a warp beside tiles, inside the GPU */
-  double sm_bytes_per_s;                                        /* dedup: a multiprocessor of the dispatch kernel */
+  double piece_s;                                               /* before the first row of a piece */
+  /* A warp's row takes so much longer where tiles want all of memory's rate, and behind a full link; tiles do while all
+   * such warps copy, and again with a full link. */
+  double crowd_ratio, shadow_ratio, beside_ratio, beside_full_ratio;
+  double copy_warps;                      /* of them, a multiprocessor */
+  double expand_bytes_per_s;              /* dedup: a warp beside tiles, inside the GPU */
+  double sm_bytes_per_s;                  /* dedup: a multiprocessor of the dispatch kernel */
   double launch_s, plan_s, plan_expert_s; /* a kernel; from the start until the table is there, and for each expert */
   double table_s;                         /* a table alone, before L1 and L2 alone */
   double fill_s;                          /* from a wait's end to the first multiplication */

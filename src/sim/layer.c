@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-enum { PIECE_ROWS = 32, PIECE_BYTES = 80 * 1024, RANKS_MAX = 64 };
+enum { PIECE_BYTES = 160 * 1024, RANKS_MAX = 64 };
 
 /* Clock over power: so many times the power for a clock of twice. Only where power is left. */
 static const double clock_power = 2.5;
@@ -67,8 +67,10 @@ static void release_world(layer_world *world) {
     free(rank->stored);
     for (int l1 = 0; l1 < 2; l1++) free(rank->weights[l1]), free(rank->rows[l1]);
     free(rank->pieces);
+    free(rank->link.flows);
   }
   free(world->rank);
+  free(world->order_of_draws);
   free(world->events);
 }
 
@@ -107,7 +109,10 @@ static void take(layer_world *world, const layer_event *event) {
       layer_copy_next(world, event->rank, event->index, event->rows);
     return;
   case LAYER_RELEASED:
-    layer_release(world, rank, event->index);
+    layer_release(world, rank, event->index, event->rows);
+    return;
+  case LAYER_ACCEPTED:
+    layer_accept(world, event->rank, event->index);
     return;
   }
 }
@@ -183,10 +188,11 @@ static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *cos
                        .experts = model->experts_per_rank,
                        .columns_1 = layer_divide_up(model->intermediate, LAYER_COLUMN_1),
                        .columns_2 = layer_divide_up(model->hidden, LAYER_COLUMN_2),
-                       .piece_rows = PIECE_ROWS,
+                       .piece_rows = LAYER_BAND,
+                       .order_of_draws = malloc((size_t)clusters * sizeof *world.order_of_draws),
                        .rank = calloc((size_t)model->ranks, sizeof *world.rank)};
-  while (world.piece_rows > 2 && world.piece_rows * 2 * model->hidden > PIECE_BYTES) world.piece_rows /= 2;
-  dt_status status = world.rank ? DT_OK : no_memory();
+  while (world.piece_rows > 8 && world.piece_rows * 2 * model->hidden > PIECE_BYTES) world.piece_rows /= 2;
+  dt_status status = world.rank && world.order_of_draws ? DT_OK : no_memory();
   for (int32_t r = 0; !status && r < model->ranks; r++) status = create_rank(&world, r);
   if (!status) {
     world.now = plan_time(&world);
@@ -210,15 +216,29 @@ static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *cos
   return status;
 }
 
-/* The clock settles to the power that a layer takes again and again; tile_s is of bursts. */
+/* The clock settles to the power that is taken again and again: tiles of a run that lasts so long take so many times
+ * those of a short one. */
+static double settled(const dt_layer_costs *costs, double seconds) {
+  return 1.0 + (costs->sustained_ratio - 1.0) * seconds / (seconds + costs->sustained_s);
+}
+
+/* Tiles of a short run: tile_s is of runs of up to 48 waves, in which the clock settled the more the longer tiles are.
+ */
+static dt_layer_costs of_short_runs(const dt_layer_costs *costs) {
+  enum { WAVES = 48 };
+  dt_layer_costs cool = *costs;
+  cool.tile_1_s /= settled(costs, WAVES * costs->tile_1_s);
+  cool.tile_2_s /= settled(costs, WAVES * costs->tile_2_s);
+  return cool;
+}
+
 static dt_status find_clock(const dt_layer_model *model, const dt_layer_costs *costs, double *clock) {
   const dt_layer_order direct = {.schedule = DT_SCHEDULE_DIRECT};
   dt_layer_answer answer;
   double energy;
   dt_status status = simulate(model, costs, &direct, 1, 1.0, 0, &answer, &energy);
   if (status) return status;
-  const double settled = answer.total_s / (answer.total_s + costs->sustained_s);
-  const double full = 1.0 + (costs->sustained_ratio - 1.0) * settled;
+  const double full = settled(costs, answer.total_s);
   status = simulate(model, costs, &direct, 1, full, 0, &answer, &energy);
   if (status) return status;
   const double power = answer.total_s > 0.0 ? energy * full / answer.total_s : 0.0;
@@ -302,8 +322,10 @@ dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *cost
   dt_status status = check(model);
   if (!status) status = dt_layer_costs_check(costs);
   for (int32_t i = 0; !status && i < count; i++) status = check_order(&orders[i], model->sms);
-  if (!status) status = find_clock(model, costs, &clock);
-  for (int32_t i = 0; !status && i < count; i++) status = median_of(model, costs, &orders[i], clock, &answers[i]);
+  if (status) return status;
+  const dt_layer_costs cool = of_short_runs(costs);
+  status = find_clock(model, &cool, &clock);
+  for (int32_t i = 0; !status && i < count; i++) status = median_of(model, &cool, &orders[i], clock, &answers[i]);
   return status;
 }
 
@@ -313,8 +335,10 @@ dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs
   double clock = 1.0, energy;
   dt_status status = check(model);
   if (!status) status = dt_layer_costs_check(costs);
-  if (!status) status = find_clock(model, costs, &clock);
-  if (!status) status = simulate(model, costs, &direct, 1, clock, 0, &answer, &energy);
+  if (status) return status;
+  const dt_layer_costs cool = of_short_runs(costs);
+  status = find_clock(model, &cool, &clock);
+  if (!status) status = simulate(model, &cool, &direct, 1, clock, 0, &answer, &energy);
   if (!status) *compute_s = answer.total_s + costs->table_s;
   return status;
 }

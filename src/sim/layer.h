@@ -6,7 +6,6 @@
 #include <draintile/simulate.h>
 
 enum { LAYER_BAND = 128, LAYER_SHORT = 64, LAYER_COLUMN_1 = 128, LAYER_COLUMN_2 = 256, LAYER_USERS = 16 };
-enum { LAYER_TOKENS_A_WAVE = 2048 }; /* tokens whose sending takes a wave of L1 */
 enum { LAYER_LEAD_ALL = 1 << 28 }; /* all of L1 before L2 */
 
 /* A cluster's task: two bands at one column, or one band at two (column[1] -1: only one is left). */
@@ -49,6 +48,7 @@ typedef struct layer_cluster {
   int32_t unreleased;            /* an L1 task whose stores leave during this one; -1: none */
   int32_t unstored;              /* the task whose writes reach memory during this one; -1: none */
   double done;                   /* share of the task */
+  int32_t alone;                 /* one short band at two columns */
   double time_s;                 /* that it takes when nothing holds it up */
   double rows_bytes, bytes;      /* from memory: of rows and stores; with weights, as it stands now */
   double rate;                   /* shares a second */
@@ -58,6 +58,21 @@ typedef struct layer_cluster {
   double panel_bytes[2];
 } layer_cluster;
 
+/* Bytes on their way into a link: of a cluster's tile, or (cluster -1) rows of a piece. */
+typedef struct layer_flow {
+  double end;  /* accepted when so much was served of each weight */
+  double done; /* the copy is, at the earliest */
+  int32_t cluster, piece, rows, copied;
+} layer_flow;
+
+typedef struct layer_link {
+  double empty;           /* when it will have sent all it was given */
+  double served, updated; /* bytes of each weight, until when */
+  double weight;          /* of all that wait */
+  layer_flow *flows;      /* a heap by end */
+  int32_t waiting, room, schedules;
+} layer_link;
+
 typedef struct layer_rank {
   layer_table table;
   int32_t next_task;
@@ -66,16 +81,25 @@ typedef struct layer_rank {
   layer_panel *weights[2];     /* of L2, of L1: [experts][columns] */
   layer_panel *rows[2];        /* act, expert rows: [bands] */
   double traffic, updated;     /* bytes that memory moved, until when */
-  double link_free;            /* when the link will have sent all it was given */
+  double load;                 /* of its rate, by tiles */
+  layer_link link;
   layer_piece *pieces;
   int32_t piece_count, next_piece, started;
-  double sent;    /* when this rank's rows are at their owners */
-  double *stored; /* [bands]; signal: when all of L2's tiles until now are stored */
-  double energy;  /* seconds of all multiprocessors at the full rate */
+  int32_t copying; /* warps beside the tiles */
+  double sent;     /* when this rank's rows are at their owners */
+  double *stored;  /* [bands]; signal: when all of L2's tiles until now are stored */
+  double energy;   /* seconds of all multiprocessors at the full rate */
 } layer_rank;
 
-typedef enum layer_event_kind { LAYER_START, LAYER_ARRIVED, LAYER_COPIED, LAYER_RELEASED } layer_event_kind;
-/* index and rows: START: clusters from, to; ARRIVED: band, rows; COPIED: piece, rows so far; RELEASED: task. */
+typedef enum layer_event_kind {
+  LAYER_START,
+  LAYER_ARRIVED,
+  LAYER_COPIED,
+  LAYER_RELEASED,
+  LAYER_ACCEPTED
+} layer_event_kind;
+/* index and rows: START: clusters from, to; ARRIVED: band, rows; COPIED: piece, rows so far; RELEASED: task, who
+ * stored it before its next task; ACCEPTED: number. */
 typedef struct layer_event {
   double at;
   uint64_t order;
@@ -92,6 +116,7 @@ typedef struct layer_world {
   double clock;     /* tiles take so many times tile_s */
   uint32_t chance;  /* which of the tiles' small differences */
   int32_t clusters, experts, columns_1, columns_2, piece_rows;
+  int32_t *order_of_draws; /* [clusters] */
   layer_rank *rank;
   double now, dispatched; /* when the slowest rank's dispatch kernel is over */
   layer_event *events;
@@ -108,12 +133,11 @@ void layer_table_release(layer_table *table);
 void layer_push(layer_world *world, layer_event event);
 int layer_pop(layer_world *world, double before, layer_event *event); /* 0: none until then */
 
+/* layer_dedup.c */
 /* The early or the late bands of L1 of an expert; how many experts' early runs come first. */
 void layer_half(const layer_world *world, int32_t rank, int32_t expert, int32_t early, int32_t *first_band,
                 int32_t *rows);
 int32_t layer_ahead(const layer_world *world, int32_t rank, const int32_t *early);
-
-/* layer_dedup.c */
 dt_status layer_dedup_create(layer_world *world, int32_t rank);
 dt_status layer_dedup_start(layer_world *world, int32_t rank);
 void layer_expand_next(layer_world *world, int32_t rank); /* a warp beside the tiles */
@@ -123,8 +147,13 @@ int layer_add_piece(layer_rank *rank, int32_t *room, layer_piece piece);
 dt_status layer_dispatch_create(layer_world *world, int32_t rank);
 void layer_dispatch_start(layer_world *world, int32_t rank);                         /* the kernel before the tiles */
 void layer_copy_next(layer_world *world, int32_t rank, int32_t piece, int32_t rows); /* a warp beside them */
-/* Gives bytes to the link; returns when they are visible, and in *accepted when their sender goes on. */
-double layer_link(layer_world *world, layer_rank *rank, double bytes, double *accepted);
+/* Rows of a piece have left, or are there: the warp goes on at `done`. */
+void layer_copied(layer_world *world, int32_t rank, const layer_flow *flow, double done, double visible);
+
+/* layer_link.c */
+double layer_fill(const layer_world *world, const layer_link *link); /* share of its capacity */
+void layer_send(layer_world *world, int32_t rank, layer_flow flow, double bytes);
+void layer_accept(layer_world *world, int32_t rank, int32_t number); /* ACCEPTED */
 
 /* layer_signal.c */
 int32_t layer_consumers(const dt_layer_order *order, int32_t sms); /* multiprocessors of them */
@@ -139,17 +168,17 @@ double layer_read_rows(const layer_world *world, layer_rank *rank, layer_panel *
 void layer_start_tiles(layer_world *world, int32_t rank, int32_t first, int32_t end); /* clusters */
 void layer_wake(layer_world *world, layer_rank *rank);
 void layer_finish(layer_world *world, int32_t rank, int32_t cluster);
-void layer_release(layer_world *world, layer_rank *rank, int32_t task);
+void layer_release(layer_world *world, layer_rank *rank, int32_t task, int32_t storer);
 
 /* Tokens cross once, and ranks copy their rows themselves. */
 static inline int layer_dedups(const layer_world *world) {
   return world->model->dedup && !world->in_place;
 }
-/* The first copies, which the dispatch kernel makes, of `pieces`. */
-static inline int32_t layer_head(const layer_world *world, int32_t pieces) {
-  const int32_t given = world->model->head, layers = world->model->dedup ? 32 : 0;
-  const int32_t head = world->order.schedule == DT_SCHEDULE_SERIAL ? 1024 : given ? given : layers;
-  return head < 0 ? 0 : (int32_t)(((int64_t)pieces * head + 1023) / 1024);
+/* 1024ths of the copies that the dispatch kernel makes. */
+static inline int32_t layer_head(const layer_world *world) {
+  const int32_t head = world->model->head;
+  if (world->order.schedule == DT_SCHEDULE_SERIAL) return 1024;
+  return head < 0 ? 0 : head > 0 ? head : world->model->dedup ? 384 : 256;
 }
 /* Of numbers; fmax and fmin are calls, which take a tenth of a simulation. */
 static inline double layer_more(double a, double b) {

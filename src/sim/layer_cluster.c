@@ -24,13 +24,17 @@ static void draw(layer_rank *rank, layer_cluster *c, int32_t held) {
 /* Tiles alike differ by this much on either side: as wide as tile_s is known. Who draws which ticket depends on it. */
 static const double tile_spread = 0.02;
 
-/* From -1 to 1, of a task. */
-static double chance_of(const layer_world *world, int32_t rank, int32_t task) {
-  uint32_t x =
-      ((uint32_t)task * 2u + 1u) * 0x9e3779b1u ^ ((uint32_t)rank + 1u) * 0x85ebca6bu ^ world->chance * 0xc2b2ae35u;
+static uint32_t mix(uint32_t x) {
   x = (x ^ x >> 16) * 0x7feb352du;
   x = (x ^ x >> 15) * 0x846ca68bu;
-  return (double)(x ^ x >> 16) / 2147483648.0 - 1.0;
+  return x ^ x >> 16;
+}
+
+/* From -1 to 1, of a task. */
+static double chance_of(const layer_world *world, int32_t rank, int32_t task) {
+  const uint32_t x =
+      mix(((uint32_t)task * 2u + 1u) * 0x9e3779b1u ^ ((uint32_t)rank + 1u) * 0x85ebca6bu ^ world->chance * 0xc2b2ae35u);
+  return (double)x / 2147483648.0 - 1.0;
 }
 
 /* A tile of more than 64 rows keeps both consumers busy. */
@@ -63,6 +67,7 @@ static void start(layer_world *world, layer_rank *rank, int32_t self, int waited
   const double k = (double)(task->l1 ? world->model->hidden : world->model->intermediate);
   const double spread = world->chance ? tile_spread * chance_of(world, (int32_t)(rank - world->rank), c->task) : 0.0;
   c->time_s = (1.0 + spread) * tile_time(world, task) + (waited ? world->costs->fill_s : 0.0);
+  c->alone = !task->pair && task->column[1] >= 0 && task->rows[0] <= LAYER_SHORT;
   c->done = c->rate = 0.0;
   c->began = rank->traffic;
   c->rows_bytes = 0.0;
@@ -79,7 +84,6 @@ static void start(layer_world *world, layer_rank *rank, int32_t self, int waited
   c->state = LAYER_RUNNING;
 }
 
-/* A cluster that waits for act and still holds a tile of L1 stores that first, and takes tickets meanwhile. */
 static void go_on(layer_world *world, layer_rank *rank, int32_t self, int waited) {
   layer_cluster *c = &rank->cluster[self];
   if (c->drawn_count == 0) {
@@ -88,7 +92,23 @@ static void go_on(layer_world *world, layer_rank *rank, int32_t self, int waited
     start(world, rank, self, waited);
   } else {
     c->state = LAYER_WAITING;
-    if (c->task >= 0 && rank->table.tasks[c->task].l1 && !rank->table.tasks[c->drawn[0]].l1) draw(rank, c, 3);
+    draw(rank, c, 2);
+  }
+}
+
+/* Three tickets each, a round at a time; in which order clusters draw is chance. */
+static void draw_first(const layer_world *world, int32_t index, int32_t first, int32_t end) {
+  layer_rank *rank = &world->rank[index];
+  for (int32_t held = 1; held <= 3; held++) {
+    for (int32_t i = first; i < end; i++) world->order_of_draws[i] = i;
+    for (int32_t i = first; i < end && world->chance; i++) {
+      const uint32_t x = mix(((uint32_t)index * 4u + (uint32_t)held) * 0x85ebca6bu ^ (uint32_t)i * 0x9e3779b1u ^
+                             world->chance * 0xc2b2ae35u);
+      const int32_t j = i + (int32_t)(x % (uint32_t)(end - i)), swap = world->order_of_draws[i];
+      world->order_of_draws[i] = world->order_of_draws[j];
+      world->order_of_draws[j] = swap;
+    }
+    for (int32_t i = first; i < end; i++) draw(rank, &rank->cluster[world->order_of_draws[i]], held);
   }
 }
 
@@ -99,11 +119,11 @@ void layer_start_tiles(layer_world *world, int32_t index, int32_t first, int32_t
   else
     rank->updated = world->now;
   rank->started = 1;
-  for (int32_t held = 1; held <= 3; held++)
-    for (int32_t i = first; i < end; i++) draw(rank, &rank->cluster[i], held);
+  draw_first(world, index, first, end);
   for (int32_t i = first; i < end; i++) go_on(world, rank, i, 1);
   layer_rates(world, rank);
   const int32_t warps = (int32_t)(world->costs->copy_warps * 2 * (end - first));
+  rank->copying += warps;
   for (int32_t i = 0; i < warps; i++)
     if (layer_dedups(world))
       layer_expand_next(world, index);
@@ -122,7 +142,13 @@ void layer_wake(layer_world *world, layer_rank *rank) {
   if (woken) layer_rates(world, rank);
 }
 
-void layer_release(layer_world *world, layer_rank *rank, int32_t index) {
+/* storer: the cluster that stored the task before its next one, plus one; 0: during that. Only then its release warp
+ * reads the slot of the next, and one more ticket is drawn. */
+void layer_release(layer_world *world, layer_rank *rank, int32_t index, int32_t storer) {
+  if (storer > 0) {
+    layer_cluster *c = &rank->cluster[storer - 1];
+    draw(rank, c, c->state == LAYER_WAITING ? 3 : 2);
+  }
   const layer_task *task = &rank->table.tasks[index];
   const int32_t columns = task->pair || task->column[1] < 0 ? 1 : 2;
   for (int32_t i = 0; i <= task->pair; i++) rank->released[task->band[i]] += columns;
@@ -188,14 +214,17 @@ void layer_finish(layer_world *world, int32_t index, int32_t self) {
     if (behind)
       c->unreleased = c->task;
     else
-      layer_push(world, (layer_event){.at = stored, .kind = LAYER_RELEASED, .rank = index, .index = c->task});
+      layer_push(world, (layer_event){.at = stored,
+                                      .kind = LAYER_RELEASED,
+                                      .rank = index,
+                                      .index = c->task,
+                                      .rows = c->drawn_count > 0 ? self + 1 : 0});
   } else {
     const int stays = world->order.schedule == DT_SCHEDULE_SERIAL || world->order.schedule == DT_SCHEDULE_SIGNAL;
     const double rows = world->alone || stays ? 0.0 : rows_away(world, index, task);
-    double visible = stored;
-    c->accepted = 0.0;
-    if (rows > 0.0) visible = fmax(visible, layer_link(world, rank, 2.0 * LAYER_COLUMN_2 * rows, &c->accepted));
-    rank->sent = fmax(rank->sent, visible);
+    c->accepted = rows > 0.0 ? INFINITY : 0.0;
+    if (rows > 0.0) layer_send(world, index, (layer_flow){.cluster = self}, 2.0 * LAYER_COLUMN_2 * rows);
+    rank->sent = fmax(rank->sent, stored);
     for (int32_t i = 0; i <= task->pair; i++) rank->stored[task->band[i]] = fmax(rank->stored[task->band[i]], stored);
   }
   go_on(world, rank, self, 0);

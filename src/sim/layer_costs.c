@@ -16,6 +16,7 @@ static const struct {
     {offsetof(dt_layer_costs, tile_2_s), "sim_layer_tile_2_s", NAN},
     {offsetof(dt_layer_costs, activation_s), "sim_layer_activation_s", 1.8e-6},
     {offsetof(dt_layer_costs, short_ratio), "sim_layer_short_ratio", 0.63},
+    {offsetof(dt_layer_costs, alone_ratio), "sim_layer_alone_ratio", 0.93},
     {offsetof(dt_layer_costs, sustained_ratio), "sim_layer_sustained_ratio", 1.12},
     {offsetof(dt_layer_costs, sustained_s), "sim_layer_sustained_s", 0.8e-3},
     {offsetof(dt_layer_costs, least_ratio), "sim_layer_least_ratio", 0.72},
@@ -26,7 +27,12 @@ static const struct {
     {offsetof(dt_layer_costs, link_capacity_bytes), "sim_layer_link_capacity_bytes", NAN},
     {offsetof(dt_layer_costs, link_latency_s), "sim_layer_link_latency_s", NAN},
     {offsetof(dt_layer_costs, copy_bytes_per_s), "sim_layer_copy_bytes_per_s", NAN},
-    {offsetof(dt_layer_costs, warp_bytes_per_s), "sim_layer_warp_bytes_per_s", 1.5e9},
+    {offsetof(dt_layer_costs, warp_bytes_per_s), "sim_layer_warp_bytes_per_s", 2.3e9},
+    {offsetof(dt_layer_costs, piece_s), "sim_layer_piece_s", 3.4e-6},
+    {offsetof(dt_layer_costs, crowd_ratio), "sim_layer_crowd_ratio", 0.45},
+    {offsetof(dt_layer_costs, beside_ratio), "sim_layer_beside_ratio", 0.065},
+    {offsetof(dt_layer_costs, beside_full_ratio), "sim_layer_beside_full_ratio", 0.05},
+    {offsetof(dt_layer_costs, shadow_ratio), "sim_layer_shadow_ratio", 0.3},
     {offsetof(dt_layer_costs, copy_warps), "sim_layer_copy_warps_count", 1.5},
     {offsetof(dt_layer_costs, expand_bytes_per_s), "sim_layer_expand_bytes_per_s", 2.1e9},
     {offsetof(dt_layer_costs, sm_bytes_per_s), "sim_layer_sm_bytes_per_s", 35e9},
@@ -43,7 +49,7 @@ static const struct {
     {offsetof(dt_layer_costs, consumer_bytes_per_s), "sim_layer_consumer_bytes_per_s", 45e9},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
-static const double burst_bytes = 32768.0; /* of a producer: what the burst tables were measured for most densely */
+static const double burst_bytes = 65536.0; /* of a producer: a tile of 128 rows by 256 columns */
 
 static double *field_of(dt_layer_costs *costs, size_t i) {
   return (double *)(void *)((char *)costs + fields[i].offset);
@@ -72,11 +78,14 @@ static dt_status tile_time(const dt_platform *platform, int64_t k, double *secon
 /* The link as all multiprocessors store to it, both ways at once. */
 static dt_status read_link(const dt_platform *platform, int32_t sms, dt_layer_costs *costs) {
   dt_burst_model_interval link = {{0.0, 0.0, 0.0}, {0.0, 0.0, 0.0}, {0.0, 0.0, 0.0}};
-  const dt_platform_question both = {sms, burst_bytes, "both-ways", "st.v4", NULL},
-                             any = {sms, burst_bytes, NULL, NULL, NULL};
-  dt_status status = DT_OK;
-  if (dt_platform_burst_model(platform, &both, &link, NULL))
-    status = dt_platform_burst_model(platform, &any, &link, NULL);
+  static const char *const operations[] = {"tensor", "bulk", "st.v4"}; /* L2's rows leave by the copy engine */
+  dt_status status = DT_ERR_INPUT;
+  for (size_t i = 0; i < sizeof operations / sizeof *operations && status; i++) {
+    const dt_platform_question both = {sms, burst_bytes, "both-ways", operations[i], NULL};
+    status = dt_platform_burst_model(platform, &both, &link, NULL);
+  }
+  const dt_platform_question any = {sms, burst_bytes, NULL, NULL, NULL};
+  if (status) status = dt_platform_burst_model(platform, &any, &link, NULL);
   costs->link_bytes_per_s = link.rate_bytes_per_s.value;
   costs->link_capacity_bytes = link.capacity_bytes.value;
   return status;

@@ -1,5 +1,4 @@
-/* Dispatch: its first pieces on all multiprocessors before the tiles, the others by warps beside them; and the link,
- * which they share with L2's rows. */
+/* Dispatch: its first pieces on all multiprocessors before the tiles, the others by warps beside them. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,13 +6,6 @@
 #include "layer.h"
 
 enum { COPY_BYTES = 16384 };
-
-double layer_link(layer_world *world, layer_rank *rank, double bytes, double *accepted) {
-  const dt_layer_costs *c = world->costs;
-  rank->link_free = fmax(rank->link_free, world->now) + bytes / c->link_bytes_per_s;
-  *accepted = rank->link_free - c->link_capacity_bytes / c->link_bytes_per_s;
-  return rank->link_free + c->link_latency_s;
-}
 
 int layer_add_piece(layer_rank *rank, int32_t *room, layer_piece piece) {
   if (rank->piece_count == *room) {
@@ -52,7 +44,8 @@ dt_status layer_dispatch_create(layer_world *world, int32_t self) {
 void layer_dispatch_start(layer_world *world, int32_t self) {
   const dt_layer_costs *c = world->costs;
   layer_rank *rank = &world->rank[self];
-  const int32_t head = world->in_place ? rank->piece_count : layer_head(world, rank->piece_count);
+  const int64_t head_of = layer_head(world);
+  const int32_t head = world->in_place ? rank->piece_count : (int32_t)((rank->piece_count * head_of + 1023) / 1024);
   double away = 0.0, own = 0.0;
   for (int32_t i = 0; i < head && !world->in_place; i++) {
     const layer_piece *piece = &rank->pieces[i];
@@ -63,10 +56,10 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
   const double begin = world->now + c->fill_s, away_s = away / c->link_bytes_per_s;
   const double taken = away_s - c->link_capacity_bytes / c->link_bytes_per_s;
   const double end = begin + fmax(fmax(taken, own / c->copy_bytes_per_s), 0.0) + c->release_s;
-  rank->link_free = begin + away_s;
+  rank->link.empty = begin + away_s;
   for (int32_t i = 0; i < head; i++) {
     const layer_piece *piece = &rank->pieces[i];
-    const double at = piece->peer == self ? end : rank->link_free + c->link_latency_s;
+    const double at = piece->peer == self ? end : rank->link.empty + c->link_latency_s;
     layer_push(world, (layer_event){.at = world->in_place ? world->now : at,
                                     .kind = LAYER_ARRIVED,
                                     .rank = piece->peer,
@@ -83,7 +76,10 @@ void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t co
   const dt_layer_costs *c = world->costs;
   layer_rank *rank = &world->rank[self];
   if (index < 0 || copied >= rank->pieces[index].rows) {
-    if (rank->next_piece >= rank->piece_count) return;
+    if (rank->next_piece >= rank->piece_count) {
+      rank->copying--;
+      return;
+    }
     index = rank->next_piece++;
     copied = 0;
   }
@@ -92,17 +88,26 @@ void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t co
   int32_t rows = (int32_t)(COPY_BYTES / (2 * world->model->hidden));
   rows = rows < 1 ? 1 : rows;
   if (rows > piece->rows - copied) rows = piece->rows - copied;
-  double done = world->now + rows * row_bytes / c->warp_bytes_per_s, there = done + c->release_s;
-  if (piece->peer != self) {
-    double accepted;
-    const double visible = layer_link(world, rank, rows * row_bytes, &accepted);
-    done = fmax(done, accepted);
-    there = fmax(visible, done + c->link_latency_s);
-  }
-  if (copied + rows >= piece->rows)
+  const double slower = (1.0 + c->crowd_ratio * rank->load) * (1.0 + c->shadow_ratio * layer_fill(world, &rank->link));
+  layer_flow flow = {.done = world->now + (copied == 0 ? c->piece_s : 0.0) +
+                             rows * row_bytes / c->warp_bytes_per_s * slower,
+                     .cluster = -1,
+                     .piece = index,
+                     .rows = rows,
+                     .copied = copied + rows};
+  if (piece->peer != self)
+    layer_send(world, self, flow, rows * row_bytes);
+  else
+    layer_copied(world, self, &flow, flow.done, flow.done + c->release_s);
+}
+
+void layer_copied(layer_world *world, int32_t self, const layer_flow *flow, double done, double visible) {
+  const layer_piece *piece = &world->rank[self].pieces[flow->piece];
+  const double there = piece->peer == self ? visible : fmax(visible, done + world->costs->link_latency_s);
+  if (flow->copied >= piece->rows)
     layer_push(world,
                (layer_event){
                    .at = there, .kind = LAYER_ARRIVED, .rank = piece->peer, .index = piece->band, .rows = piece->rows});
   layer_push(world,
-             (layer_event){.at = done, .kind = LAYER_COPIED, .rank = self, .index = index, .rows = copied + rows});
+             (layer_event){.at = done, .kind = LAYER_COPIED, .rank = self, .index = flow->piece, .rows = flow->copied});
 }

@@ -104,6 +104,14 @@ void layer_rates(layer_world *world, layer_rank *rank) {
   const double rate = world->costs->memory_bytes_per_s, mean = bytes / running;
   const double share = wanted > rate ? fair_share(world, rank, running) : INFINITY,
                load = layer_less(wanted / rate, 1.0);
+  rank->load = load;
+  /* A band alone loads weights that no other CTA shares: through the cache's fabric, which all clusters want. */
+  const double busy = (double)running / world->clusters,
+               alone = 1.0 + busy * (world->costs->alone_ratio / world->costs->short_ratio - 1.0);
+  const double warps = 2.0 * world->costs->copy_warps * world->clusters;
+  const double beside =
+      1.0 + rank->copying / warps *
+                (world->costs->beside_ratio + world->costs->beside_full_ratio * layer_fill(world, &rank->link));
   double waits_before = 0.0, slower = 1.0; /* of the cluster before: most wait alike, and powers take long */
   for (int32_t i = 0; i < world->clusters; i++) {
     layer_cluster *c = &rank->cluster[i];
@@ -112,6 +120,6 @@ void layer_rates(layer_world *world, layer_rank *rank) {
     const double waits = layer_more(load * part, c->bytes / share / c->time_s);
     if (waits != waits_before) slower = waits == 0.0 ? 1.0 : pow(1.0 + pow(waits, queue_power), 1.0 / queue_power);
     waits_before = waits;
-    c->rate = 1.0 / (c->time_s * slower);
+    c->rate = 1.0 / (c->time_s * layer_more(slower, c->alone ? alone : 1.0) * beside);
   }
 }

@@ -1,0 +1,118 @@
+/* A rank's link: a buffer of limited capacity that drains at the link's rate. What finds it full waits, and all that
+ * wait share the rate: the mean over producers of equation (2'), not first come, first served. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "layer.h"
+
+/* Of a tile's share of a full link, when a warp that copies has one: 132 multiprocessors stored 210 GB/s of L2's rows
+ * beside 170 GB/s of 198 warps' (docs/notes/model.md). */
+static const double tile_weight = 2.0 * 1.85; /* a cluster's two */
+
+static double weight_of(const layer_flow *flow) {
+  return flow->cluster >= 0 ? tile_weight : 1.0;
+}
+
+static double capacity_s(const layer_world *world) {
+  return world->costs->link_capacity_bytes / world->costs->link_bytes_per_s;
+}
+
+double layer_fill(const layer_world *world, const layer_link *link) {
+  return layer_less(layer_more((link->empty - world->now) / capacity_s(world), 0.0), 1.0);
+}
+
+/* To world->now. */
+static void advance_link(const layer_world *world, layer_link *link) {
+  if (link->waiting > 0) {
+    link->served += (world->now - link->updated) * world->costs->link_bytes_per_s / link->weight;
+    link->empty = world->now + capacity_s(world);
+  }
+  link->updated = world->now;
+}
+
+/* Virtual time: flows end in the order of their bytes and what was served before, whatever comes later. */
+static void push_flow(layer_world *world, layer_link *link, layer_flow flow) {
+  if (link->waiting == link->room) {
+    const int32_t room = link->room ? 2 * link->room : 256;
+    layer_flow *flows = realloc(link->flows, (size_t)room * sizeof *flows);
+    if (!flows) {
+      world->no_memory = 1;
+      return;
+    }
+    link->flows = flows;
+    link->room = room;
+  }
+  link->weight += weight_of(&flow);
+  int32_t at = link->waiting++;
+  for (; at > 0 && flow.end < link->flows[(at - 1) / 2].end; at = (at - 1) / 2)
+    link->flows[at] = link->flows[(at - 1) / 2];
+  link->flows[at] = flow;
+}
+
+static layer_flow pop_flow(layer_link *link) {
+  const layer_flow first = link->flows[0], last = link->flows[--link->waiting];
+  int32_t at = 0;
+  for (;;) {
+    int32_t child = 2 * at + 1;
+    if (child >= link->waiting) break;
+    if (child + 1 < link->waiting && link->flows[child + 1].end < link->flows[child].end) child++;
+    if (last.end <= link->flows[child].end) break;
+    link->flows[at] = link->flows[child];
+    at = child;
+  }
+  link->flows[at] = last;
+  link->weight = link->waiting > 0 ? link->weight - weight_of(&first) : 0.0;
+  return first;
+}
+
+static void accept(layer_world *world, int32_t self, const layer_flow *flow) {
+  layer_rank *rank = &world->rank[self];
+  const double visible = rank->link.empty + world->costs->link_latency_s;
+  if (flow->cluster >= 0) {
+    rank->cluster[flow->cluster].accepted = world->now;
+    rank->sent = fmax(rank->sent, visible);
+  } else {
+    layer_copied(world, self, flow, fmax(flow->done, world->now), visible);
+  }
+}
+
+static void schedule(layer_world *world, int32_t self) {
+  layer_link *link = &world->rank[self].link;
+  if (link->waiting == 0) return;
+  const double left = (link->flows[0].end - link->served) * link->weight / world->costs->link_bytes_per_s;
+  layer_push(world,
+             (layer_event){
+                 .at = world->now + fmax(left, 0.0), .kind = LAYER_ACCEPTED, .rank = self, .index = ++link->schedules});
+}
+
+void layer_send(layer_world *world, int32_t self, layer_flow flow, double bytes) {
+  layer_link *link = &world->rank[self].link;
+  const double rate = world->costs->link_bytes_per_s;
+  advance_link(world, link);
+  if (link->waiting == 0) {
+    const double empty = fmax(link->empty, world->now);
+    const double room = world->costs->link_capacity_bytes - (empty - world->now) * rate;
+    const double taken = layer_less(bytes, layer_more(room, 0.0));
+    link->empty = empty + taken / rate;
+    bytes -= taken;
+  }
+  if (bytes <= 0.0) {
+    accept(world, self, &flow);
+    return;
+  }
+  flow.end = link->served + bytes / weight_of(&flow);
+  push_flow(world, link, flow);
+  schedule(world, self);
+}
+
+void layer_accept(layer_world *world, int32_t self, int32_t number) {
+  layer_link *link = &world->rank[self].link;
+  if (number != link->schedules) return; /* flows came since */
+  advance_link(world, link);
+  const double served = link->served + 1e-3;
+  while (link->waiting > 0 && link->flows[0].end <= served) {
+    const layer_flow flow = pop_flow(link);
+    accept(world, self, &flow);
+  }
+  schedule(world, self);
+}
