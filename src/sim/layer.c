@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-enum { PIECE_BYTES = 160 * 1024, RANKS_MAX = 64 };
+enum { PIECE_ROWS = 32, PIECE_BYTES = 80 * 1024, RANKS_MAX = 64 };
 
 /* Clock over power: so many times the power for a clock of twice. Only where power is left. */
 static const double clock_power = 2.5;
@@ -188,10 +188,10 @@ static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *cos
                        .experts = model->experts_per_rank,
                        .columns_1 = layer_divide_up(model->intermediate, LAYER_COLUMN_1),
                        .columns_2 = layer_divide_up(model->hidden, LAYER_COLUMN_2),
-                       .piece_rows = LAYER_BAND,
+                       .piece_rows = PIECE_ROWS,
                        .order_of_draws = malloc((size_t)clusters * sizeof *world.order_of_draws),
                        .rank = calloc((size_t)model->ranks, sizeof *world.rank)};
-  while (world.piece_rows > 8 && world.piece_rows * 2 * model->hidden > PIECE_BYTES) world.piece_rows /= 2;
+  while (world.piece_rows > 2 && world.piece_rows * 2 * model->hidden > PIECE_BYTES) world.piece_rows /= 2;
   dt_status status = world.rank && world.order_of_draws ? DT_OK : no_memory();
   for (int32_t r = 0; !status && r < model->ranks; r++) status = create_rank(&world, r);
   if (!status) {

@@ -6,6 +6,7 @@
 #include <draintile/simulate.h>
 
 enum { LAYER_BAND = 128, LAYER_SHORT = 64, LAYER_COLUMN_1 = 128, LAYER_COLUMN_2 = 256, LAYER_USERS = 16 };
+enum { LAYER_TOKENS_A_WAVE = 2048 }; /* tokens whose sending takes a wave of L1 */
 enum { LAYER_LEAD_ALL = 1 << 28 }; /* all of L1 before L2 */
 
 /* A cluster's task: two bands at one column, or one band at two (column[1] -1: only one is left). */
@@ -133,11 +134,12 @@ void layer_table_release(layer_table *table);
 void layer_push(layer_world *world, layer_event event);
 int layer_pop(layer_world *world, double before, layer_event *event); /* 0: none until then */
 
-/* layer_dedup.c */
 /* The early or the late bands of L1 of an expert; how many experts' early runs come first. */
 void layer_half(const layer_world *world, int32_t rank, int32_t expert, int32_t early, int32_t *first_band,
                 int32_t *rows);
 int32_t layer_ahead(const layer_world *world, int32_t rank, const int32_t *early);
+
+/* layer_dedup.c */
 dt_status layer_dedup_create(layer_world *world, int32_t rank);
 dt_status layer_dedup_start(layer_world *world, int32_t rank);
 void layer_expand_next(layer_world *world, int32_t rank); /* a warp beside the tiles */
@@ -174,11 +176,11 @@ void layer_release(layer_world *world, layer_rank *rank, int32_t task, int32_t s
 static inline int layer_dedups(const layer_world *world) {
   return world->model->dedup && !world->in_place;
 }
-/* 1024ths of the copies that the dispatch kernel makes. */
-static inline int32_t layer_head(const layer_world *world) {
-  const int32_t head = world->model->head;
-  if (world->order.schedule == DT_SCHEDULE_SERIAL) return 1024;
-  return head < 0 ? 0 : head > 0 ? head : world->model->dedup ? 384 : 256;
+/* The first copies, which the dispatch kernel makes, of `pieces`. */
+static inline int32_t layer_head(const layer_world *world, int32_t pieces) {
+  const int32_t given = world->model->head, layers = world->model->dedup ? 32 : 0;
+  const int32_t head = world->order.schedule == DT_SCHEDULE_SERIAL ? 1024 : given ? given : layers;
+  return head < 0 ? 0 : (int32_t)(((int64_t)pieces * head + 1023) / 1024);
 }
 /* Of numbers; fmax and fmin are calls, which take a tenth of a simulation. */
 static inline double layer_more(double a, double b) {

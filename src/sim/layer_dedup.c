@@ -7,31 +7,7 @@
 #include "core/error.h"
 #include "layer.h"
 
-enum { SEND_SMS = 32, SEND_WARPS = 24, TOKENS_A_WAVE = 2048, EXPAND_ROWS = 32, EXPAND_BYTES = 80 * 1024 };
-
-void layer_half(const layer_world *world, int32_t self, int32_t expert, int32_t early, int32_t *first_band,
-                int32_t *rows) {
-  int32_t all = 0;
-  for (int32_t source = 0; source < world->model->ranks; source++) all += layer_count(world, source, self, expert);
-  const int32_t bands = layer_divide_up(all, LAYER_BAND);
-  const int32_t remote = layer_divide_up(all - layer_count(world, self, self, expert), LAYER_BAND);
-  const int32_t cut = remote < bands ? remote : (bands + 3) / 4;
-  const int32_t upper = cut * LAYER_BAND < all ? cut * LAYER_BAND : all, lower = early == (remote < bands);
-  *first_band = lower ? cut : 0;
-  *rows = lower ? all - upper : upper;
-}
-
-int32_t layer_ahead(const layer_world *world, int32_t self, const int32_t *early) {
-  const dt_layer_model *m = world->model;
-  int64_t most = 0;
-  for (int32_t r = 0; r < m->ranks; r++)
-    if (r != self && m->tokens[r] > most) most = m->tokens[r];
-  const int64_t waves = m->ahead ? m->ahead : 1 + most * (m->ranks - 1) / TOKENS_A_WAVE;
-  if (most == 0 || waves < 0) return 0;
-  int32_t last = 0;
-  while (last < world->experts && early[last + 1] <= waves * world->clusters - 1) last++;
-  return last + 1 < world->experts ? last + 1 : world->experts;
-}
+enum { SEND_SMS = 32, SEND_WARPS = 24, EXPAND_ROWS = 32, EXPAND_BYTES = 40 * 1024 };
 
 static double sent_bytes(const layer_world *world, int32_t source) {
   const dt_layer_model *m = world->model;
@@ -59,11 +35,16 @@ static double ready_at(const layer_world *world, int32_t self, int32_t expert, i
   return ready;
 }
 
-static int add_run(layer_world *world, int32_t self, int32_t expert, int32_t early, int32_t *room) {
+enum { EARLY, LATE, BOTH };
+/* half: early, late, or all of it. */
+static int add_run(layer_world *world, int32_t self, int32_t expert, int32_t half, int32_t *room) {
   layer_rank *rank = &world->rank[self];
-  int32_t first_band, rows, step = EXPAND_ROWS, good = 1;
-  while (step > 4 && 2 * step * world->model->hidden > EXPAND_BYTES) step /= 2;
-  layer_half(world, self, expert, early, &first_band, &rows);
+  int32_t first_band = 0, rows = 0, step = EXPAND_ROWS, good = 1;
+  while (step > 2 && 2 * step * world->model->hidden > EXPAND_BYTES) step /= 2;
+  if (half != BOTH)
+    layer_half(world, self, expert, half == EARLY, &first_band, &rows);
+  else
+    for (int32_t source = 0; source < world->model->ranks; source++) rows += layer_count(world, source, self, expert);
   for (int32_t row = 0; good && row < rows; row += step) {
     const int32_t low = first_band * LAYER_BAND + row, count = rows - row < step ? rows - row : step;
     const layer_piece piece = {count, self, rank->table.first_band[expert] + low / LAYER_BAND,
@@ -77,10 +58,9 @@ static int add_run(layer_world *world, int32_t self, int32_t expert, int32_t ear
 dt_status layer_dedup_create(layer_world *world, int32_t self) {
   const int32_t ahead = world->rank[self].table.ahead;
   int32_t room = 0, good = 1;
-  for (int32_t e = 0; e < ahead; e++) good = good && add_run(world, self, e, 1, &room);
-  for (int32_t e = 0; e < ahead; e++) good = good && add_run(world, self, e, 0, &room);
-  for (int32_t e = ahead; e < world->experts; e++)
-    good = good && add_run(world, self, e, 1, &room) && add_run(world, self, e, 0, &room);
+  for (int32_t e = 0; e < ahead; e++) good = good && add_run(world, self, e, EARLY, &room);
+  for (int32_t e = 0; e < ahead; e++) good = good && add_run(world, self, e, LATE, &room);
+  for (int32_t e = ahead; e < world->experts; e++) good = good && add_run(world, self, e, BOTH, &room);
   return good ? DT_OK : dt_fail(DT_ERR_MEMORY, "price of a layer: no memory for its dispatch");
 }
 
@@ -125,11 +105,10 @@ dt_status layer_dedup_start(layer_world *world, int32_t self) {
   const int32_t serial = world->order.schedule == DT_SCHEDULE_SERIAL, clusters = world->clusters;
   const int32_t wanted = serial ? 2 * clusters : m->send_sms ? m->send_sms : SEND_SMS;
   const int32_t sms = wanted < 2 * clusters ? wanted : 2 * clusters, warps = SEND_WARPS * sms;
-  const int32_t pieces = world->rank[self].piece_count;
+  const int32_t pieces = world->rank[self].piece_count, head = layer_head(world, pieces);
   double *free_at = malloc(((size_t)warps + 1) * sizeof *free_at);
   if (!free_at) return dt_fail(DT_ERR_MEMORY, "price of a layer: no memory for its dispatch");
-  const double end =
-      expand_head(world, self, (int32_t)(((int64_t)pieces * layer_head(world) + 1023) / 1024), warps, free_at);
+  const double end = expand_head(world, self, head, warps, free_at);
   free(free_at);
   const int32_t first = serial ? 0 : clusters - sms / 2;
   world->dispatched = fmax(world->dispatched, first > 0 ? world->now : end);

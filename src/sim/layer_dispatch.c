@@ -44,8 +44,7 @@ dt_status layer_dispatch_create(layer_world *world, int32_t self) {
 void layer_dispatch_start(layer_world *world, int32_t self) {
   const dt_layer_costs *c = world->costs;
   layer_rank *rank = &world->rank[self];
-  const int64_t head_of = layer_head(world);
-  const int32_t head = world->in_place ? rank->piece_count : (int32_t)((rank->piece_count * head_of + 1023) / 1024);
+  const int32_t head = world->in_place ? rank->piece_count : layer_head(world, rank->piece_count);
   double away = 0.0, own = 0.0;
   for (int32_t i = 0; i < head && !world->in_place; i++) {
     const layer_piece *piece = &rank->pieces[i];

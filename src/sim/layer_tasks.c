@@ -86,23 +86,54 @@ static layer_run run_at(const layer_world *world, int32_t index, int32_t l1, con
   return run;
 }
 
-/* Of L1, with dedup early or late bands of an expert. */
-static layer_run l1_run(const layer_world *world, int32_t rank, int32_t index, int32_t early, const layer_table *table,
-                        const int32_t *rows) {
-  if (!layer_dedups(world)) return run_at(world, index, 1, table, rows);
-  layer_run run = {index, rows[index], table->first_band[index], 1, world->columns_1, world->model->short_bands_alone,
-                   NULL};
+void layer_half(const layer_world *world, int32_t self, int32_t expert, int32_t early, int32_t *first_band,
+                int32_t *rows) {
+  int32_t all = 0;
+  for (int32_t source = 0; source < world->model->ranks; source++) all += layer_count(world, source, self, expert);
+  const int32_t bands = layer_divide_up(all, LAYER_BAND);
+  int32_t cut = layer_divide_up(all - layer_count(world, self, self, expert), LAYER_BAND);
+  if (cut % 2 != 0 && (bands - cut) % 2 != 0 && world->columns_1 % 2 != 0) cut++;
+  const int32_t upper = cut * LAYER_BAND < all ? cut * LAYER_BAND : all;
+  *first_band = early ? cut : 0;
+  *rows = early ? all - upper : upper;
+}
+
+int32_t layer_ahead(const layer_world *world, int32_t self, const int32_t *early) {
+  const dt_layer_model *m = world->model;
+  int64_t most = 0;
+  for (int32_t r = 0; r < m->ranks; r++)
+    if (r != self && m->tokens[r] > most) most = m->tokens[r];
+  const int64_t waves = m->ahead ? m->ahead : 1 + most * (m->ranks - 1) / LAYER_TOKENS_A_WAVE;
+  const int64_t tasks = waves * world->clusters;
+  if (!layer_dedups(world) || most == 0 || waves < 0 || world->order.schedule == DT_SCHEDULE_SERIAL) return 0;
+  if (early[world->experts] < tasks) return 0;
+  int32_t last = 0;
+  while (last < world->experts && early[last + 1] <= tasks - 1) last++;
+  return last + 1 < world->experts ? last + 1 : world->experts;
+}
+
+/* L1 of an expert: early or late bands. */
+static layer_run half_run(const layer_world *world, int32_t rank, int32_t expert, int32_t early,
+                          const layer_table *table) {
+  layer_run run = {expert, 0, table->first_band[expert], 1, world->columns_1, world->model->short_bands_alone, NULL};
   int32_t first = 0;
-  layer_half(world, rank, index, early, &first, &run.rows);
+  layer_half(world, rank, expert, early, &first, &run.rows);
   run.first_band += first;
   return run;
+}
+
+/* Run `index` of L1: with dedup an expert, whatever the order. */
+static layer_run l1_run(const layer_world *world, int32_t index, const layer_table *table, const int32_t *rows) {
+  if (!layer_dedups(world)) return run_at(world, index, 1, table, rows);
+  return (layer_run){index, rows[index], table->first_band[index], 1, world->columns_1,
+                     world->model->short_bands_alone, NULL};
 }
 
 typedef struct layer_groups {
   int32_t *l1, *l2;  /* [runs + 1] first task */
   int32_t *group;    /* [runs] */
   int32_t *group_l1; /* [groups + 1] L1 tasks before each */
-  int32_t *early;    /* [experts + 1] L1 tasks of early runs before; without dedup all are */
+  int32_t *early;    /* [experts + 1] L1 tasks of early runs before */
   int32_t count, ahead;
 } layer_groups;
 
@@ -147,33 +178,35 @@ static int32_t l1_before(const layer_world *world, const layer_groups *groups, i
 /* All L1 tasks in order: early runs of the experts ahead, their late runs, then expert by expert. */
 static void list_l1(const layer_world *world, int32_t rank, const layer_groups *groups, const layer_table *table,
                     const int32_t *rows, layer_task *to) {
-  const int32_t raster = world->order.raster_bands, halves = layer_dedups(world) ? 2 : 1;
-  for (int32_t half = 0; half < halves; half++)
+  const int32_t raster = world->order.raster_bands;
+  for (int32_t half = 0; half < 2; half++)
     for (int32_t e = 0; e < groups->ahead; e++) {
-      const layer_run run = l1_run(world, rank, e, half == 0, table, rows);
+      const layer_run run = half_run(world, rank, e, half == 0, table);
       to += run_tasks(&run, raster, to);
     }
-  for (int32_t e = groups->ahead; e < l1_runs_of(world); e++)
-    for (int32_t half = 0; half < halves; half++) {
-      const layer_run run = l1_run(world, rank, e, half == 0, table, rows);
-      to += run_tasks(&run, raster, to);
-    }
+  for (int32_t e = groups->ahead; e < l1_runs_of(world); e++) {
+    const layer_run run = l1_run(world, e, table, rows);
+    to += run_tasks(&run, raster, to);
+  }
 }
 
 static void count_tasks(const layer_world *world, int32_t rank, layer_groups *groups, layer_table *table,
                         const int32_t *rows) {
   const int32_t raster = world->order.raster_bands;
   for (int32_t e = 0; e < l1_runs_of(world); e++) {
-    const layer_run early = l1_run(world, rank, e, 1, table, rows), late = l1_run(world, rank, e, 0, table, rows);
-    const int32_t first = run_tasks(&early, raster, NULL);
-    groups->early[e + 1] = groups->early[e] + first;
-    groups->l1[e + 1] = groups->l1[e] + first + (layer_dedups(world) ? run_tasks(&late, raster, NULL) : 0);
+    const layer_run run = l1_run(world, e, table, rows);
+    groups->l1[e + 1] = groups->l1[e] + run_tasks(&run, raster, NULL);
+  }
+  for (int32_t e = 0; e < world->experts; e++) {
+    layer_run early = {.rows = 0};
+    if (layer_dedups(world)) early = half_run(world, rank, e, 1, table);
+    groups->early[e + 1] = groups->early[e] + run_tasks(&early, raster, NULL);
   }
   for (int32_t e = 0; e < runs_of(world); e++) {
     const layer_run l2 = run_at(world, e, 0, table, rows);
     groups->l2[e + 1] = groups->l2[e] + run_tasks(&l2, raster, NULL);
   }
-  groups->ahead = layer_dedups(world) ? layer_ahead(world, rank, groups->early) : 0;
+  groups->ahead = layer_ahead(world, rank, groups->early);
   table->ahead = groups->ahead;
 }
 
