@@ -108,7 +108,7 @@ verify() {
   run --separate-stderr "$DRAINTILE" simulate --platform "$platform" --ranks 2 --experts 128 --tokens 8192 \
     --workers 132 --consumers 0 --schedule auto --explain
   [ "$status" -eq 0 ]
-  [ "$(grep -c 'auto: [a-z]* *[0-9]' <<< "$stderr")" -eq 5 ]
+  [ "$(grep -c 'auto: [a-z]* *[0-9]' <<< "$stderr")" -eq 6 ]
   [ "$(grep -c '<- chosen' <<< "$stderr")" -eq 1 ]
 }
 
