@@ -9,7 +9,7 @@
 #ifndef DT_CUDA_MOE_SLOTS_H
 #define DT_CUDA_MOE_SLOTS_H
 
-#include "plan_device.h"
+#include "slots_shared.h"
 
 /* What a warp works with: its slots, [first, end), whole rounds of 32 but for the last; and the block's shared memory.
  */
@@ -53,22 +53,6 @@ DT_PHASE int32_t dt_slot_expert(const dt_device_slots *slots, const dt_slots_scr
   return (uint32_t)id < (uint32_t)slots->experts ? id : -1;
 }
 
-/* Lanes of a round whose slots go to the same expert as this lane's; all lanes take part. */
-DT_PHASE uint32_t dt_slot_peers(const dt_device_slots *slots, const dt_slots_scratch *scratch, int64_t round,
-                                int32_t expert) {
-#ifdef __CUDA_ARCH__
-  (void)scratch;
-  (void)round;
-  return dt_warp_alike(expert, slots->experts);
-#else
-  uint32_t peers = 0;
-  for (int32_t lane = 0; lane < DT_WARP; lane++) {
-    if (dt_slot_expert(slots, scratch, round + lane) == expert) peers |= 1u << lane;
-  }
-  return peers;
-#endif
-}
-
 /* Launch 1. */
 DT_PHASE void dt_count_clear(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
   DT_FOR_ITEMS(i, team, slots->experts * team->warps) scratch->next[i] = 0;
@@ -94,23 +78,11 @@ DT_PHASE void dt_count_add(const dt_device_slots *slots, const dt_slots_scratch 
 
 /* From slots of each warp to slots of the warps before; all of them to the other blocks and to the exchange. */
 DT_PHASE void dt_count_warps(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
-  enum { BATCH = 4 };
   const int32_t experts = slots->experts;
   DT_FOR_ITEMS(g, team, experts) {
-    int32_t before = 0;
-    DT_ROLLED
-    for (int32_t w = 0; w < team->warps; w += BATCH) {
-      int32_t *next = &scratch->next[w * experts + g], count[BATCH];
-      DT_UNROLL
-      for (int i = 0; i < BATCH; i++) count[i] = w + i < team->warps ? next[i * experts] : 0;
-      DT_UNROLL
-      for (int i = 0; i < BATCH; i++) {
-        if (w + i < team->warps) next[i * experts] = before;
-        before += count[i];
-      }
-    }
-    slots->histograms[(int64_t)team->block * experts + g] = before;
-    if (before > 0) dt_add(&slots->counts[g], before);
+    const int32_t all = dt_slots_of_warps(scratch->next, team->warps, experts, g, 0);
+    slots->histograms[(int64_t)team->block * experts + g] = all;
+    if (all > 0) dt_add(&slots->counts[g], all);
   }
 }
 
@@ -121,7 +93,7 @@ DT_PHASE void dt_count_rank(const dt_device_slots *slots, const dt_slots_scratch
   for (int64_t round = scratch->first; round < scratch->end; round += DT_WARP) {
     DT_FOR_LANES(lane) {
       const int32_t expert = dt_slot_expert(slots, scratch, round + lane);
-      const uint32_t peers = dt_slot_peers(slots, scratch, round, expert);
+      const uint32_t peers = dt_slot_peers(slots, round, scratch->end, expert);
       const int32_t rank = expert < 0 ? -1 : mine[expert] + dt_bits(peers & ((1u << lane) - 1));
       if (round + lane < scratch->end) slots->row_of_slot[round + lane] = rank;
       dt_warp_sync(); /* all have read their expert's count */
@@ -136,31 +108,9 @@ DT_PHASE void dt_place_clear(const dt_device_slots *slots, const dt_slots_scratc
   DT_FOR_ITEMS(g, team, slots->experts) scratch->before[g] = 0;
 }
 
-/* The first row of every expert; slots of the blocks before, which several threads share where there are more threads
- * than experts. */
 DT_PHASE void dt_place_sum(const dt_device_slots *slots, const int32_t *counts, const dt_slots_scratch *scratch,
                            const dt_team *team) {
-  enum { BATCH = 16 };
-  const int32_t experts = slots->experts, shares = dt_max32(1, team->warps * DT_WARP / experts);
-  if (team->warp == 0) dt_warp_scan(scratch->start, counts, experts, DT_SCAN_EACH);
-  DT_FOR_ITEMS_BACKWARD(i, team, experts * shares) {
-    const int32_t share = i / experts, g = i - share * experts;
-    int32_t sum = 0;
-    DT_ROLLED
-    for (int32_t first = share; first < team->block; first += BATCH * shares) {
-      int32_t count[BATCH];
-      DT_UNROLL
-      for (int j = 0; j < BATCH; j++) {
-        const int32_t block = first + j * shares;
-        count[j] = block < team->block ? slots->histograms[(int64_t)block * experts + g] : 0;
-      }
-      DT_UNROLL
-      for (int j = 0; j < BATCH; j++) sum += count[j];
-    }
-    dt_add(&scratch->before[g], sum);
-  }
-  if (team->block != 0) return;
-  DT_FOR_ITEMS(g, team, experts) slots->counts[g] = 0; /* for the next layer */
+  dt_slots_sum(slots, counts, scratch->start, scratch->before, team);
 }
 
 DT_PHASE void dt_place_rows(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {

@@ -33,9 +33,9 @@ dt_status dt_device_slots_prepare(dt_device_slots *slots, size_t *bytes) {
   int shared;
   if (slots->top_k < 1) return dt_fail(DT_ERR_ARGUMENT, "top_k: %d; at least 1", slots->top_k);
   if (slots->experts < 1) return dt_fail(DT_ERR_ARGUMENT, "experts: %d; at least 1", slots->experts);
-  if (slots->tokens_capacity < 0 || slots->tokens_capacity > INT32_MAX / slots->top_k) {
-    return dt_fail(DT_ERR_ARGUMENT, "tokens_capacity: %lld; 0 to %d with top_k %d (a slot index has 31 bits)",
-                   (long long)slots->tokens_capacity, INT32_MAX / slots->top_k, slots->top_k);
+  if (slots->tokens_capacity < 0 || slots->tokens_capacity > DT_PLAN_TASKS_MAX / slots->top_k) {
+    return dt_fail(DT_ERR_ARGUMENT, "tokens_capacity: %lld; 0 to %d with top_k %d (below 2^30 slots)",
+                   (long long)slots->tokens_capacity, DT_PLAN_TASKS_MAX / slots->top_k, slots->top_k);
   }
   dt_status status = shared_limit(&shared);
   if (status != DT_OK) return status;

@@ -24,7 +24,7 @@ static __device__ __forceinline__ dt_team dt_team_of_thread(int32_t warps, int32
 
 __global__ void __launch_bounds__(DT_SLOTS_THREADS_MAX)
     dt_slots_count_kernel(const __grid_constant__ dt_device_slots slots) {
-  extern __shared__ int32_t dt_memory[];
+  extern __shared__ __align__(16) int32_t dt_memory[];
   const dt_team team = dt_team_of_thread((int32_t)(blockDim.x / DT_WARP), (int32_t)blockIdx.x, (int32_t)gridDim.x);
   dt_grid_launch();
   const dt_slots_scratch scratch = dt_slots_scratch_at(&slots, dt_memory, &team);
@@ -52,23 +52,70 @@ static __device__ __forceinline__ void dt_place_run(const dt_device_slots *slots
   if (here) dt_place_rows(slots, &scratch, &team);
 }
 
+/* A barrier of one part of a block's warps. */
+static __device__ __forceinline__ void dt_part_sync(int32_t barrier, int32_t warps) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(warps * DT_WARP) : "memory");
+}
+
+/* With groups: runs, units and groups by the first warps, beside them arrays that do not depend on these by the others,
+ * which take as long, and sizes by the last. */
+static __device__ __forceinline__ void dt_plan_grouped(const dt_device_plan *plan, const dt_summary *summary,
+                                                       const dt_team *team) {
+  const int32_t first = team->warps / 4;
+  dt_team part = *team;
+  if (team->warp < first) {
+    part.warps = first;
+#define DT_RUN(phase)                                                                                                  \
+  phase(plan, summary, &part);                                                                                         \
+  if (phase != dt_table_befores) dt_part_sync(1, first);
+    if (plan->config.order == DT_ORDER_REMOTE_FIRST) {
+      DT_RUN(dt_summary_runs)
+    }
+    DT_TABLE_PHASES(DT_RUN)
+#undef DT_RUN
+  } else {
+    part.warp -= first;
+    part.warps -= first;
+    dt_summary_ends(plan, summary, &part);
+    dt_part_sync(2, part.warps);
+    dt_summary_decide(plan, summary, &part);
+    if (--part.warps == part.warp) return;
+    dt_device_plan_sizes sizes;
+    if (dt_summary_fits(plan, summary, &sizes)) dt_fill(plan, summary, &part, &sizes);
+  }
+}
+
 static __device__ __forceinline__ void dt_plan_run(const dt_device_plan *plan, int32_t block, int32_t *memory) {
   const dt_team team = dt_team_of_thread((int32_t)(blockDim.x / DT_WARP), block, plan->blocks);
   const dt_summary summary = dt_summary_at(plan, memory);
-  const bool grouped = dt_is_grouped(plan);
 #define DT_RUN(phase)                                                                                                  \
   phase(plan, &summary, &team);                                                                                        \
   if (phase == dt_summary_begin) dt_grid_wait(); /* for the counts */                                                  \
   __syncthreads();
   DT_SUMMARY_PHASES(DT_RUN)
-  if (grouped) {
-    DT_RUN(dt_table_units)
-    DT_RUN(dt_table_list)
-  }
 #undef DT_RUN
-  dt_table_fill(plan, &summary, &team);
-  if (grouped) __syncthreads();
-  dt_table_tasks(plan, &summary, &team);
+  if (dt_is_grouped(plan)) {
+    dt_plan_grouped(plan, &summary, &team);
+    __syncthreads();
+    if (summary.totals->fits) dt_table_tasks(plan, &summary, &team, &summary.totals->sizes);
+    return;
+  }
+  dt_team part = team;
+  part.warps = 2;
+  part.warp -= team.warps - part.warps;
+  if (part.warp >= 0) {
+    dt_summary_ends(plan, &summary, &part);
+  } else {
+    part.warp = team.warp;
+    part.warps = team.warps - part.warps;
+    dt_summary_runs(plan, &summary, &part);
+  }
+  __syncthreads();
+  dt_device_plan_sizes sizes;
+  if (block == plan->blocks - 1) dt_summary_decide(plan, &summary, &team);
+  if (!dt_summary_fits(plan, &summary, &sizes)) return;
+  dt_fill(plan, &summary, &team, &sizes);
+  dt_table_tasks(plan, &summary, &team, &sizes);
 }
 
 /* The plan in the first blocks, which take longer, slots in the rest. */
@@ -79,7 +126,7 @@ typedef struct dt_plan_argument {
 
 __global__ void __launch_bounds__(DT_PLAN_THREADS_MAX, 1)
     dt_plan_kernel(const __grid_constant__ dt_plan_argument argument) {
-  extern __shared__ int32_t dt_memory[];
+  extern __shared__ __align__(16) int32_t dt_memory[];
   const int32_t block = (int32_t)blockIdx.x, place = block - argument.plan.blocks;
   dt_grid_launch();
   if (place < 0) {
@@ -92,7 +139,7 @@ __global__ void __launch_bounds__(DT_PLAN_THREADS_MAX, 1)
 /* So many experts and ranks that the summary does not fit into shared memory: each block's is in device memory. */
 __global__ void __launch_bounds__(DT_PLAN_THREADS_MAX, 1)
     dt_plan_large_kernel(const __grid_constant__ dt_plan_argument argument) {
-  extern __shared__ int32_t dt_memory[];
+  extern __shared__ __align__(16) int32_t dt_memory[];
   const int32_t block = (int32_t)blockIdx.x, place = block - argument.plan.blocks;
   const int64_t words = (int64_t)(dt_summary_bytes(&argument.plan) / sizeof(int32_t));
   dt_grid_launch();

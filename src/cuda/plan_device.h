@@ -88,9 +88,13 @@ DT_HD static inline const int32_t *dt_own_counts(const dt_device_plan *plan) {
   return plan->counts + (int64_t)plan->config.rank * plan->config.ranks * plan->config.experts_per_rank;
 }
 
-/* A list in whole steps of a sum, and one entry more. */
-static inline int32_t dt_list_words(int32_t count, int32_t step) {
-  return (int32_t)dt_ceil_div(count, step) * step + 1;
+/* Groups are listed so many at a time, the last ones possibly beyond the end: a list of units has room for that, and
+ * for an end. */
+enum { DT_GROUP_STEPS = 4 };
+
+/* A list in whole steps of a sum, and at least one entry more; of whole vectors. */
+DT_HD static inline int32_t dt_list_words(int32_t count, int32_t step) {
+  return (int32_t)dt_ceil_div(count, step) * step + DT_VECTOR;
 }
 
 /* config and capacity are set; the rest of what depends on them alone. */
@@ -109,7 +113,7 @@ static inline void dt_device_plan_derive(dt_device_plan *plan) {
   }
   plan->expert_list = dt_list_words(config->experts_per_rank, DT_WARP);
   plan->group_list = dt_list_words(config->ranks * config->experts_per_rank, DT_WARP * DT_SCAN_EACH);
-  plan->unit_list = plan->units + 1;
+  plan->unit_list = plan->units + DT_GROUP_STEPS;
   plan->by_tile = dt_divider_of(config->tile_m);
   plan->by_segment = dt_divider_of(plan->segment_bands);
   plan->by_raster = dt_divider_of(plan->raster_bands);

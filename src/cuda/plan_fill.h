@@ -184,8 +184,8 @@ DT_PHASE void dt_fill_send(const dt_device_plan *plan, const dt_summary *s, int3
 }
 
 /* Entry `index` of all arrays one behind another, so that every thread has about one to write. */
-DT_PHASE void dt_fill_entry(const dt_device_plan *plan, const dt_summary *s, int32_t index) {
-  const dt_device_plan_sizes *sizes = &s->totals->sizes;
+DT_PHASE void dt_fill_entry(const dt_device_plan *plan, const dt_summary *s, const dt_device_plan_sizes *sizes,
+                            int32_t index) {
   const int32_t shared = plan->config.shared_blocks, own = dt_summary_own_sends(plan, s);
   if (index < sizes->part_count) return dt_fill_part(plan, s, index);
   index -= sizes->part_count;
@@ -221,12 +221,12 @@ DT_PHASE void dt_fill_entry(const dt_device_plan *plan, const dt_summary *s, int
   dt_task_set(&plan->arrays.tasks[sizes->task_count - plan->config.reduce_blocks + index], DT_PHASE_REDUCE, index, 0);
 }
 
-/* The last warps begin: the first have a task to write. */
-DT_PHASE void dt_fill(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
-  const dt_device_plan_sizes *sizes = &s->totals->sizes;
+/* All arrays but L1 and L2 tasks. The last warps begin: the first have a task to write. */
+DT_PHASE void dt_fill(const dt_device_plan *plan, const dt_summary *s, const dt_team *team,
+                      const dt_device_plan_sizes *sizes) {
   const int32_t count = sizes->part_count + 2 * sizes->segment_count + sizes->group_count + sizes->band_count +
                         sizes->dispatch_count + plan->config.shared_blocks + plan->config.reduce_blocks;
-  DT_FOR_ALL_ITEMS_BACKWARD(i, team, count) dt_fill_entry(plan, s, i);
+  DT_FOR_ALL_ITEMS_BACKWARD(i, team, count) dt_fill_entry(plan, s, sizes, i);
 }
 
 #endif

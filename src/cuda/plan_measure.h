@@ -11,7 +11,7 @@ DT_PHASE void dt_summary_begin(const dt_device_plan *plan, const dt_summary *s, 
   (void)plan;
   if (team->warp != 0) return;
   DT_FOR_LANES(lane) {
-    if (lane == 0) s->totals->wrong = s->totals->groups = 0;
+    if (lane == 0) s->totals->wrong = s->totals->wrong_sends = s->totals->groups = 0;
   }
 }
 
@@ -73,6 +73,8 @@ DT_PHASE void dt_summary_expert(const dt_device_plan *plan, const dt_summary *s,
   s->remote_bands[x] = dt_bands_of(plan, (int32_t)remote);
   s->offset[x] = (int32_t)offset;
   s->touched[x] = dt_touched(plan, (int32_t)offset, (int32_t)sent);
+  for (int32_t i = 1; e == experts - 1 && (e + i) % (2 * DT_VECTOR) != 0; i++)
+    s->remote_bands[x + i] = -1; /* comes last */
 }
 
 /* Phase 3: sums over each source's experts, by the first warps; each measured expert, by the last. */
@@ -94,9 +96,13 @@ DT_PHASE int32_t dt_summary_rank_of(const dt_device_plan *plan, const int32_t *r
   int32_t ahead = 0;
   if (plan->config.order != DT_ORDER_REMOTE_FIRST) return e;
   const int32_t bands = remote_bands[e];
-  DT_UNROLL_BY(4)
-  for (int32_t other = 0; other < plan->config.experts_per_rank; other++) {
-    ahead += remote_bands[other] > bands - (other < e);
+  DT_ROLLED
+  for (int32_t first = 0; first < plan->config.experts_per_rank; first += 2 * DT_VECTOR) {
+    int32_t others[2 * DT_VECTOR];
+    dt_vector_load(others, &remote_bands[first]);
+    dt_vector_load(others + DT_VECTOR, &remote_bands[first + DT_VECTOR]);
+    DT_UNROLL
+    for (int i = 0; i < 2 * DT_VECTOR; i++) ahead += others[i] > bands - (first + i < e);
   }
   return ahead;
 }
@@ -107,6 +113,26 @@ DT_PHASE int32_t dt_summary_own(const dt_device_plan *plan, const dt_summary *s,
   const int32_t x = dt_own(plan) + e;
   if (plan->config.order != DT_ORDER_REMOTE_FIRST) return s->touched[x];
   return s->touched[x] > 0 && dt_divide(plan->by_tile, s->offset[x]) < s->remote_bands[x];
+}
+
+/* Runs of the k-th expert of a remote-first table: by experts, or all remote ones first. */
+DT_PHASE int32_t dt_remote_run(const dt_device_plan *plan, int32_t k) {
+  return dt_plan_by_experts(&plan->config) ? 2 * k : k;
+}
+DT_PHASE int32_t dt_local_run(const dt_device_plan *plan, int32_t k) {
+  return dt_plan_by_experts(&plan->config) ? 2 * k + 1 : plan->config.experts_per_rank + k;
+}
+
+/* Units of the k-th expert of the order, by run: its remote and its local bands; one run where the order does not
+ * divide them. */
+DT_PHASE void dt_summary_units(const dt_device_plan *plan, const dt_summary *s, int32_t k, int32_t remote,
+                               int32_t local) {
+  if (plan->config.order != DT_ORDER_REMOTE_FIRST) {
+    s->split_unit[k] = dt_units_of(plan, remote + local);
+    return;
+  }
+  s->split_unit[dt_remote_run(plan, k)] = dt_units_of(plan, remote);
+  s->split_unit[dt_local_run(plan, k)] = dt_units_of(plan, local);
 }
 
 /* Phase 4: every list's entries, to be summed. */
@@ -129,6 +155,7 @@ DT_PHASE void dt_summary_entries(const dt_device_plan *plan, const dt_summary *s
       const int32_t remote = s->remote_bands[base + e];
       s->remote_start[k] = remote;
       s->local_start[k] = s->first_band[base + e] - remote;
+      if (dt_is_grouped(plan)) dt_summary_units(plan, s, k, remote, s->local_start[k]);
       s->own_start[k] = dt_summary_own(plan, s, e);
     }
   }
@@ -137,10 +164,9 @@ DT_PHASE void dt_summary_entries(const dt_device_plan *plan, const dt_summary *s
 /* Remote-first: the last expert with remote bands may also be the first with local ones; these follow each other in the
  * order and so make one run. Its place in the order, or -1. */
 DT_PHASE int32_t dt_summary_junction(const dt_device_plan *plan, const dt_summary *s) {
-  const int32_t experts = plan->config.experts_per_rank, remote = s->remote_start[experts];
-  if (remote == 0) return -1;
-  const int32_t k = dt_last_by_steps(s->remote_start, experts, remote - 1);
-  return s->local_start[k] == 0 && s->local_start[k + 1] > 0 ? k : -1;
+  /* Experts come by remote bands, descending. */
+  const int32_t k = dt_warp_count_filled(s->remote_start, plan->config.experts_per_rank) - 1;
+  return k >= 0 && s->local_start[k] == 0 && s->local_start[k + 1] > 0 ? k : -1;
 }
 
 /* Where run r of a remote-first table begins. By experts: each one's remote, then local bands; else all remote bands,
@@ -156,10 +182,23 @@ DT_PHASE int32_t dt_summary_run_start(const dt_device_plan *plan, const dt_summa
   return r < experts ? s->remote_start[r] : s->remote_start[experts] + s->local_start[r - experts];
 }
 
+/* Units before run r of a remote-first table. */
+DT_PHASE int32_t dt_summary_run_unit(const dt_device_plan *plan, const dt_summary *s, int32_t junction, int32_t r) {
+  if (junction < 0 || r <= dt_remote_run(plan, junction)) return s->split_unit[r];
+  const int32_t *remote = &s->split_unit[dt_remote_run(plan, junction)];
+  const int32_t *local = &s->split_unit[dt_local_run(plan, junction)];
+  const int32_t bands = s->remote_start[junction + 1] - s->remote_start[junction] + s->local_start[junction + 1] -
+                        s->local_start[junction];
+  const int32_t joined = dt_units_of(plan, bands);
+  if (r <= dt_local_run(plan, junction)) return remote[0] + joined;
+  return s->split_unit[r] + joined - (remote[1] - remote[0]) - (local[1] - local[0]);
+}
+
 /* Remote-first. */
 DT_PHASE void dt_summary_run(const dt_device_plan *plan, const dt_summary *s, int32_t junction, int32_t r) {
   const int32_t experts = plan->config.experts_per_rank, own = dt_own(plan);
   s->run_start[r] = dt_summary_run_start(plan, s, junction, r);
+  if (dt_is_grouped(plan)) s->run_unit[r] = dt_summary_run_unit(plan, s, junction, r);
   if (r == plan->runs) return;
   const int32_t by_experts = dt_plan_by_experts(&plan->config);
   const int32_t local = by_experts ? r % 2 : r >= experts, k = by_experts ? r / 2 : r - local * experts;
@@ -173,9 +212,11 @@ DT_PHASE void dt_summary_lists(const dt_device_plan *plan, const dt_summary *s, 
   const int32_t experts = plan->config.experts_per_rank, measured = dt_measured(plan);
   if (s->totals->wrong) return;
   DT_ROLLED
-  for (int32_t job = team->warp; job < RANKS + measured; job += team->warps) {
+  for (int32_t job = team->warp; job < RANKS + measured + dt_is_grouped(plan); job += team->warps) {
     int wrong = 0;
-    if (job >= LOCAL) {
+    if (job == RANKS + measured) {
+      wrong = dt_warp_scan(s->split_unit, s->split_unit, plan->runs, 2);
+    } else if (job >= LOCAL) {
       int32_t *lists = job == LOCAL ? s->remote_start : &s->row[(job - RANKS) * plan->expert_list];
       wrong = dt_warp_scan_three(lists, job == LOCAL ? plan->expert_list : measured * plan->expert_list, experts);
     } else {
@@ -238,43 +279,52 @@ DT_PHASE int dt_summary_sizes(const dt_device_plan *plan, const dt_summary *s, d
          sends <= (uint32_t)capacity->dispatch && tasks <= capacity->tasks;
 }
 
-/* Whether arrays may be written; sizes as the caller sees them, once. One thread. */
-DT_PHASE void dt_summary_decide(const dt_device_plan *plan, const dt_summary *s, const dt_team *team, int wrong) {
-  const dt_device_plan_sizes none = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-  uint32_t error = DT_DEVICE_PLAN_ERROR_COUNTS;
-  if (!wrong) {
-    error = dt_summary_sizes(plan, s, &s->totals->sizes) ? DT_DEVICE_PLAN_OK : DT_DEVICE_PLAN_ERROR_CAPACITY;
-  }
-  s->totals->fits = error == DT_DEVICE_PLAN_OK;
-  if (team->block != 0) return;
-  *plan->sizes = error == DT_DEVICE_PLAN_OK ? s->totals->sizes : none;
-  if (error != DT_DEVICE_PLAN_OK) dt_error_set(plan->error, error);
+/* Sizes, and whether arrays may be written. Every thread that needs them has its own, since they depend on few words.
+ */
+DT_PHASE int dt_summary_fits(const dt_device_plan *plan, const dt_summary *s, dt_device_plan_sizes *sizes) {
+  return !s->totals->wrong && !s->totals->wrong_sends && dt_summary_sizes(plan, s, sizes);
 }
 
-/* Phase 6: sizes by the first warp, remote-first's segments by order by the second, its runs by the last. */
-DT_PHASE void dt_summary_runs(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
-  const int32_t experts = plan->config.experts_per_rank, ranks = plan->config.ranks;
-  if (team->warp == 0) {
-    int wrong = s->totals->wrong;
-    if (!wrong && plan->config.dispatch) wrong = dt_summary_peers(plan, s);
-    DT_FOR_LANES(lane) {
-      if (lane == 0) dt_summary_decide(plan, s, team, wrong);
-    }
-  }
-  if (s->totals->wrong || plan->config.order != DT_ORDER_REMOTE_FIRST) return;
-  if (team->warp == (team->warps > 1)) {
-    DT_FOR_LANES(lane) {
-      DT_ROLLED
-      for (int32_t k = lane; k < experts; k += DT_WARP) {
-        const int32_t *segment = &s->first_segment[s->order[dt_own(plan) + k] * ranks];
-        s->segment_start[k] = segment[ranks] - segment[0];
+/* Those of the table's tasks, and once, by the block that has the least to do, as the caller sees them. */
+DT_PHASE void dt_summary_decide(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
+  const dt_device_plan_sizes none = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  if (team->warp != team->warps - 1) return;
+  DT_FOR_LANES(lane) {
+    if (lane == 0) {
+      s->totals->fits = dt_summary_fits(plan, s, &s->totals->sizes);
+      if (team->block == team->blocks - 1) {
+        *plan->sizes = s->totals->fits ? s->totals->sizes : none;
+        if (!s->totals->fits) {
+          dt_error_set(plan->error, s->totals->wrong || s->totals->wrong_sends ? DT_DEVICE_PLAN_ERROR_COUNTS
+                                                                               : DT_DEVICE_PLAN_ERROR_CAPACITY);
+        }
       }
     }
-    dt_warp_sync();
-    dt_warp_scan(s->segment_start, s->segment_start, experts, 1);
   }
+}
+
+/* Remote-first's runs. */
+DT_PHASE void dt_summary_runs(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
+  if (s->totals->wrong || plan->config.order != DT_ORDER_REMOTE_FIRST) return;
   const int32_t junction = dt_summary_junction(plan, s);
-  DT_FOR_ITEMS_BACKWARD(r, team, plan->runs + 1) dt_summary_run(plan, s, junction, r);
+  DT_FOR_ITEMS(r, team, plan->runs + 1) dt_summary_run(plan, s, junction, r);
+}
+
+/* D tasks before each peer by one warp; remote-first's segments by order by another. */
+DT_PHASE void dt_summary_ends(const dt_device_plan *plan, const dt_summary *s, const dt_team *team) {
+  const int32_t experts = plan->config.experts_per_rank, ranks = plan->config.ranks;
+  if (s->totals->wrong) return;
+  if (team->warp == 0 && plan->config.dispatch && dt_summary_peers(plan, s)) s->totals->wrong_sends = 1;
+  if (team->warp != team->warps - 1 || plan->config.order != DT_ORDER_REMOTE_FIRST) return;
+  DT_FOR_LANES(lane) {
+    DT_ROLLED
+    for (int32_t k = lane; k < experts; k += DT_WARP) {
+      const int32_t *segment = &s->first_segment[s->order[dt_own(plan) + k] * ranks];
+      s->segment_start[k] = segment[ranks] - segment[0];
+    }
+  }
+  dt_warp_sync();
+  dt_warp_scan(s->segment_start, s->segment_start, experts, 1);
 }
 
 #endif

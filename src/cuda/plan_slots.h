@@ -9,11 +9,11 @@
 #ifndef DT_CUDA_PLAN_SLOTS_H
 #define DT_CUDA_PLAN_SLOTS_H
 
-#include "plan_device.h"
+#include "slots_shared.h"
 
 /* What a block works with: its slots, [first, end), and the number of all; and its shared memory. */
 typedef struct dt_slots_scratch {
-  int64_t first, end, total;
+  int32_t first, end, total;
   /* Launch 1 */
   int32_t *here; /* [experts], slots of the block */
   /* Launch 2 */
@@ -31,25 +31,43 @@ static inline size_t dt_slots_place_bytes(const dt_device_slots *slots) {
                             (size_t)dt_list_words(slots->experts, DT_WARP * DT_SCAN_EACH));
 }
 
-/* Slots are split as if all tokens were there, so that ids can be loaded together with the number of tokens. */
+/* Slots that a warp takes, whole rounds of 32; split as if all tokens were there, so that ids can be loaded together
+ * with the number of tokens. */
+DT_PHASE int32_t dt_slots_each(const dt_device_slots *slots) {
+  const int32_t capacity = (int32_t)slots->tokens_capacity * slots->top_k;
+  const int32_t lanes = slots->blocks * slots->warps * DT_WARP;
+  return dt_quotient(capacity + lanes - 1, lanes) * DT_WARP;
+}
+
+/* [first, end), of all blocks' warps from the index-th on. */
+typedef struct dt_slots_stretch {
+  int32_t first, end;
+} dt_slots_stretch;
+
+DT_PHASE dt_slots_stretch dt_slots_stretch_at(const dt_device_slots *slots, int32_t index, int32_t warps) {
+  const int32_t each = dt_slots_each(slots), all = (int32_t)slots->tokens_capacity * slots->top_k;
+  dt_slots_stretch stretch;
+  stretch.first = dt_min32(index * each, all);
+  stretch.end = dt_min32((index + warps) * each, all);
+  return stretch;
+}
+
 DT_PHASE dt_slots_scratch dt_slots_scratch_at(const dt_device_slots *slots, int32_t *memory, const dt_team *team) {
-  const uint32_t capacity = (uint32_t)slots->tokens_capacity * (uint32_t)slots->top_k;
-  const uint32_t lanes = (uint32_t)slots->blocks * DT_WARP;
-  const int64_t each = (int64_t)((capacity + lanes - 1) / lanes) * DT_WARP;
   const int64_t tokens = slots->tokens ? *slots->tokens : slots->tokens_capacity;
+  const dt_slots_stretch block = dt_slots_stretch_at(slots, team->block * slots->warps, slots->warps);
   dt_slots_scratch scratch;
-  scratch.first = team->block * each;
-  scratch.end = dt_min64(scratch.first + each, capacity);
-  scratch.total = tokens < 0 || tokens > slots->tokens_capacity ? 0 : tokens * slots->top_k;
+  scratch.first = block.first;
+  scratch.end = block.end;
+  scratch.total = tokens < 0 || tokens > slots->tokens_capacity ? 0 : (int32_t)tokens * slots->top_k;
   scratch.here = memory;
-  scratch.next = memory;
-  scratch.before = memory + (int64_t)slots->warps * slots->experts;
-  scratch.start = scratch.before + slots->experts;
+  scratch.start = memory;
+  scratch.next = memory + dt_list_words(slots->experts, DT_WARP * DT_SCAN_EACH);
+  scratch.before = scratch.next + slots->warps * slots->experts;
   return scratch;
 }
 
 /* The expert of an id that was read for a slot; -1: none, dropped or out of range. */
-DT_PHASE int32_t dt_slot_expert(const dt_device_slots *slots, const dt_slots_scratch *scratch, int64_t slot,
+DT_PHASE int32_t dt_slot_expert(const dt_device_slots *slots, const dt_slots_scratch *scratch, int32_t slot,
                                 int32_t id) {
   return slot < scratch->total && (uint32_t)id < (uint32_t)slots->experts ? id : -1;
 }
@@ -64,7 +82,7 @@ DT_PHASE void dt_count_add(const dt_device_slots *slots, const dt_slots_scratch 
   const int32_t threads = team->warps * DT_WARP;
   DT_FOR_LANES(lane) {
     DT_ROLLED
-    for (int64_t slot = scratch->first + team->warp * DT_WARP + lane; slot < scratch->end; slot += BATCH * threads) {
+    for (int32_t slot = scratch->first + team->warp * DT_WARP + lane; slot < scratch->end; slot += BATCH * threads) {
       int32_t id[BATCH];
       DT_UNROLL
       for (int i = 0; i < BATCH; i++) id[i] = slot + i * threads < scratch->end ? slots->ids[slot + i * threads] : -1;
@@ -93,36 +111,6 @@ DT_PHASE void dt_count_write(const dt_device_slots *slots, const dt_slots_scratc
   }
 }
 
-/* A warp's slots: whole rounds of 32 but for the last. */
-typedef struct dt_slots_stretch {
-  int64_t first, end;
-} dt_slots_stretch;
-
-DT_PHASE dt_slots_stretch dt_slots_of_warp(const dt_slots_scratch *scratch, const dt_team *team) {
-  const uint32_t rounds = (uint32_t)(scratch->end - scratch->first + DT_WARP - 1) / DT_WARP;
-  const int64_t each = (int64_t)((rounds + (uint32_t)team->warps - 1) / (uint32_t)team->warps) * DT_WARP;
-  dt_slots_stretch stretch;
-  stretch.first = scratch->first + team->warp * each;
-  stretch.end = dt_min64(stretch.first + each, scratch->end);
-  return stretch;
-}
-
-/* Lanes of a round whose slots go to the same expert as this lane's; all lanes take part. */
-DT_PHASE uint32_t dt_slot_peers(const dt_device_slots *slots, const dt_slots_scratch *scratch, int64_t round,
-                                int32_t expert) {
-#ifdef __CUDA_ARCH__
-  (void)scratch;
-  (void)round;
-  return dt_warp_alike(expert, slots->experts);
-#else
-  uint32_t peers = 0;
-  for (int64_t lane = 0; lane < dt_min64(DT_WARP, scratch->end - round); lane++) {
-    if (dt_slot_expert(slots, scratch, round + lane, slots->ids[round + lane]) == expert) peers |= 1u << lane;
-  }
-  return peers;
-#endif
-}
-
 /* Launch 2. The ids must be there before the counts are. */
 DT_PHASE void dt_place_clear(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
   DT_FOR_ITEMS(i, team, slots->experts * (team->warps + 1)) scratch->next[i] = 0; /* and before */
@@ -130,14 +118,14 @@ DT_PHASE void dt_place_clear(const dt_device_slots *slots, const dt_slots_scratc
 
 /* row_of_slot for now: which of the warp's slots for its expert a slot is; -1: none. */
 DT_PHASE void dt_place_count(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
-  const dt_slots_stretch stretch = dt_slots_of_warp(scratch, team);
+  const dt_slots_stretch stretch = dt_slots_stretch_at(slots, team->block * team->warps + team->warp, 1);
   int32_t *mine = &scratch->next[team->warp * slots->experts];
   DT_ROLLED
-  for (int64_t round = stretch.first; round < stretch.end; round += DT_WARP) {
+  for (int32_t round = stretch.first; round < stretch.end; round += DT_WARP) {
     DT_FOR_LANES(lane) {
-      const int64_t slot = round + lane;
+      const int32_t slot = round + lane;
       const int32_t expert = slot < stretch.end ? dt_slot_expert(slots, scratch, slot, slots->ids[slot]) : -1;
-      const uint32_t peers = dt_slot_peers(slots, scratch, round, expert);
+      const uint32_t peers = dt_slot_peers(slots, round, dt_min32(stretch.end, scratch->total), expert);
       const int32_t rank = expert < 0 ? -1 : mine[expert] + dt_bits(peers & ((1u << lane) - 1));
       if (slot < stretch.end && slot < scratch->total) slots->row_of_slot[slot] = rank;
       dt_warp_sync(); /* all have read their expert's count */
@@ -147,59 +135,26 @@ DT_PHASE void dt_place_count(const dt_device_slots *slots, const dt_slots_scratc
   }
 }
 
-/* Now the counts are there. The first row of every expert; slots of the blocks before, which several threads share
- * where there are more threads than experts. */
 DT_PHASE void dt_place_sum(const dt_device_slots *slots, const int32_t *counts, const dt_slots_scratch *scratch,
                            const dt_team *team) {
-  enum { BATCH = 16 };
-  const int32_t experts = slots->experts, shares = dt_max32(1, team->warps * DT_WARP / experts);
-  if (team->warp == 0) dt_warp_scan_long(scratch->start, counts, experts);
-  DT_FOR_ITEMS_BACKWARD(i, team, experts * shares) {
-    const int32_t share = i / experts, g = i - share * experts;
-    const int32_t *histogram = &slots->histograms[share * experts + g];
-    int32_t sum = 0;
-    DT_ROLLED
-    for (int32_t left = team->block - share; left > 0; left -= BATCH * shares) {
-      int32_t count[BATCH];
-      DT_UNROLL
-      for (int j = 0; j < BATCH; j++) count[j] = j * shares < left ? histogram[j * shares * experts] : 0;
-      DT_UNROLL
-      for (int j = 0; j < BATCH; j++) sum += count[j];
-      histogram += BATCH * shares * experts;
-    }
-    dt_add(&scratch->before[g], sum);
-  }
-  if (team->block != 0) return;
-  DT_FOR_ITEMS(g, team, slots->experts) slots->counts[g] = 0; /* for the next layer */
+  dt_slots_sum(slots, counts, scratch->start, scratch->before, team);
 }
 
 /* From slots of each warp to the row of its first one. */
 DT_PHASE void dt_place_warps(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
-  enum { BATCH = 4 };
   const int32_t experts = slots->experts;
   DT_FOR_ITEMS(g, team, experts) {
-    int32_t row = scratch->start[g] + scratch->before[g];
-    DT_ROLLED
-    for (int32_t w = 0; w < team->warps; w += BATCH) {
-      int32_t *next = &scratch->next[w * experts + g], count[BATCH];
-      DT_UNROLL
-      for (int i = 0; i < BATCH; i++) count[i] = w + i < team->warps ? next[i * experts] : 0;
-      DT_UNROLL
-      for (int i = 0; i < BATCH; i++) {
-        if (w + i < team->warps) next[i * experts] = row;
-        row += count[i];
-      }
-    }
+    dt_slots_of_warps(scratch->next, team->warps, experts, g, scratch->start[g] + scratch->before[g]);
   }
 }
 
 DT_PHASE void dt_place_rows(const dt_device_slots *slots, const dt_slots_scratch *scratch, const dt_team *team) {
-  const dt_slots_stretch stretch = dt_slots_of_warp(scratch, team);
-  const int64_t end = dt_min64(stretch.end, scratch->total);
+  const dt_slots_stretch stretch = dt_slots_stretch_at(slots, team->block * team->warps + team->warp, 1);
+  const int32_t end = dt_min32(stretch.end, scratch->total);
   const int32_t *mine = &scratch->next[team->warp * slots->experts];
   DT_FOR_LANES(lane) {
     DT_UNROLL_BY(2)
-    for (int64_t slot = stretch.first + lane; slot < end; slot += DT_WARP) {
+    for (int32_t slot = stretch.first + lane; slot < end; slot += DT_WARP) {
       const int32_t rank = slots->row_of_slot[slot], id = slots->ids[slot];
       if (rank < 0) continue;
       const int32_t row = mine[id] + rank;

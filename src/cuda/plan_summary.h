@@ -15,11 +15,12 @@
 
 typedef struct dt_summary_totals {
   dt_device_plan_sizes sizes;
-  int32_t wrong;   /* counts cannot be planned */
-  int32_t fits;    /* sizes are within the capacities: arrays may be written */
-  int32_t groups;  /* of units */
-  int32_t warm_up; /* alternate: L1 tasks before the first L2 task */
+  int32_t wrong;       /* counts cannot be planned */
+  int32_t wrong_sends; /* nor D tasks */
+  int32_t fits;        /* sizes are within the capacities: arrays may be written */
+  int32_t groups;      /* of units */
 } dt_summary_totals;
+enum { DT_TOTALS_BYTES = (sizeof(dt_summary_totals) + 15) / 16 * 16 };
 
 typedef struct dt_summary {
   dt_summary_totals *totals;
@@ -41,12 +42,15 @@ typedef struct dt_summary {
   int32_t *segment_start;              /* remote-first */
   /* Runs: consecutive bands of one expert in the order of the table; an expert each but for remote-first. [runs + 1] */
   int32_t *run_start, *run_band; /* first position; first band */
-  int32_t *run_peak, *run_gate;  /* alternate: plan_table.h */
   /* Schedules with groups */
-  int32_t *run_unit;    /* [runs + 1]: units of the runs before */
-  int32_t *unit_start;  /* [unit_list]: position of a unit */
-  int32_t *group_first; /* [unit_list]: first unit of a group */
-  int32_t *unit_next;   /* [unit_list]: first unit of the group behind one that begins with this unit */
+  int32_t *run_unit;   /* [runs + 1]: units of the runs before */
+  int32_t *split_unit; /* [runs + 1]: the same if no run joins two (dt_summary_junction) */
+  /* Of units: [unit_list]. Words that are not needed at the same time share their place. */
+  int32_t *unit_start; /* position */
+  int32_t *unit_run;
+  int32_t *unit_next;                     /* first unit of the group behind one that begins with this unit */
+  int32_t *group_first;                   /* first unit of a group */
+  int32_t *unit_l1, *unit_l2, *unit_gate; /* dt_table_befores */
 } dt_summary;
 
 DT_PHASE int32_t dt_measured(const dt_device_plan *plan) {
@@ -68,12 +72,13 @@ DT_PHASE int32_t *dt_summary_take(int32_t **memory, int64_t words) {
   return piece;
 }
 
-/* Neighbours of one length are summed together: row, first_band and sends; remote_start, local_start and own_start. */
+/* Lists that are read by vectors come first. Neighbours of one length are summed together: row, first_band and sends;
+ * remote_start, local_start and own_start. */
 DT_PHASE dt_summary dt_summary_at(const dt_device_plan *plan, int32_t *memory) {
   const int64_t sources = (int64_t)plan->config.ranks * plan->group_list, runs = plan->runs + 1;
   const int64_t measured = (int64_t)dt_measured(plan) * plan->expert_list;
   dt_summary s;
-  s.totals = (dt_summary_totals *)dt_summary_take(&memory, sizeof *s.totals / sizeof *memory);
+  s.totals = (dt_summary_totals *)dt_summary_take(&memory, DT_TOTALS_BYTES / sizeof *memory);
   s.counts = dt_summary_take(&memory, sources);
   s.before = dt_summary_take(&memory, sources);
   s.row = dt_summary_take(&memory, measured);
@@ -83,7 +88,6 @@ DT_PHASE dt_summary dt_summary_at(const dt_device_plan *plan, int32_t *memory) {
   s.offset = dt_summary_take(&memory, measured);
   s.touched = dt_summary_take(&memory, measured);
   s.order = dt_summary_take(&memory, measured);
-  s.peer_sends = dt_summary_take(&memory, plan->config.ranks + 1);
   s.first_group = dt_summary_take(&memory, plan->group_list);
   s.first_part = dt_summary_take(&memory, plan->group_list);
   s.first_segment = dt_summary_take(&memory, plan->group_list);
@@ -97,12 +101,14 @@ DT_PHASE dt_summary dt_summary_at(const dt_device_plan *plan, int32_t *memory) {
     s.run_start = dt_summary_take(&memory, runs);
     s.run_band = dt_summary_take(&memory, runs);
   }
-  s.run_peak = dt_summary_take(&memory, runs);
-  s.run_gate = dt_summary_take(&memory, runs);
-  s.run_unit = dt_summary_take(&memory, runs);
+  s.run_unit = s.split_unit = dt_summary_take(&memory, runs);
+  if (plan->config.order == DT_ORDER_REMOTE_FIRST) s.split_unit = dt_summary_take(&memory, runs);
   s.unit_start = dt_summary_take(&memory, plan->unit_list);
+  s.unit_run = dt_summary_take(&memory, plan->unit_list);
+  s.unit_next = s.unit_l1 = dt_summary_take(&memory, plan->unit_list);
+  s.unit_l2 = s.unit_gate = dt_summary_take(&memory, plan->unit_list);
   s.group_first = dt_summary_take(&memory, plan->unit_list);
-  s.unit_next = dt_summary_take(&memory, plan->unit_list);
+  s.peer_sends = dt_summary_take(&memory, plan->config.ranks + 1);
   return s;
 }
 
@@ -110,9 +116,9 @@ DT_PHASE dt_summary dt_summary_at(const dt_device_plan *plan, int32_t *memory) {
 DT_HD static inline size_t dt_summary_bytes(const dt_device_plan *plan) {
   const int64_t words = 2 * (int64_t)plan->config.ranks * plan->group_list +
                         7 * (int64_t)dt_measured(plan) * plan->expert_list + plan->config.ranks + 1 +
-                        4 * (int64_t)plan->group_list + 4 * (int64_t)plan->expert_list + 5 * ((int64_t)plan->runs + 1) +
-                        3 * (int64_t)plan->unit_list;
-  return (sizeof(dt_summary_totals) + (size_t)words * sizeof(int32_t) + 15) & ~(size_t)15;
+                        4 * (int64_t)plan->group_list + 4 * (int64_t)plan->expert_list + 4 * ((int64_t)plan->runs + 1) +
+                        5 * (int64_t)plan->unit_list;
+  return (DT_TOTALS_BYTES + (size_t)words * sizeof(int32_t) + 15) & ~(size_t)15;
 }
 
 /* Slots of `source` for global expert g; for those before it. */

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { DT_WARP = 32, DT_SCAN_EACH = 8 };
+enum { DT_WARP = 32, DT_SCAN_EACH = 8, DT_VECTOR = 4 };
 
 /* Everything is inlined: the tables of pointers that phases pass around must stay in registers. Loops that mostly run
  * once stay rolled: a block runs this code only once, so its length costs time. */
@@ -53,6 +53,16 @@ typedef struct dt_team {
   DT_FOR_LANES(lane)                                                                                                   \
   DT_ROLLED for (int32_t i = (((team)->warps - 1 - (team)->warp) * (team)->blocks + (team)->block) * DT_WARP + lane;   \
                  i < (count); i += (team)->blocks * (team)->warps * DT_WARP)
+
+/* Four words that begin at a multiple of 16 bytes: four times fewer bank conflicts where each lane has a stretch. */
+DT_PHASE void dt_vector_load(int32_t *to, const int32_t *from) {
+#ifdef __CUDA_ARCH__
+  const int4 v = *(const int4 *)from;
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+#else
+  for (int i = 0; i < DT_VECTOR; i++) to[i] = from[i];
+#endif
+}
 
 DT_PHASE void dt_warp_sync(void) {
 #ifdef __CUDA_ARCH__
@@ -162,7 +172,7 @@ DT_PHASE int dt_warp_scan_three(int32_t *lists, int32_t stride, int32_t count) {
   return wrong;
 }
 
-/* The same of one list, DT_SCAN_EACH entries a lane at a time. */
+/* The same of one list, a stretch of DT_SCAN_EACH entries a lane at a time; both lists begin with a whole vector. */
 DT_PHASE int dt_warp_scan_long(int32_t *to, const int32_t *from, int32_t count) {
 #ifdef __CUDA_ARCH__
   const int32_t lane = (int32_t)(threadIdx.x % DT_WARP);
@@ -173,9 +183,12 @@ DT_PHASE int dt_warp_scan_long(int32_t *to, const int32_t *from, int32_t count) 
     const int32_t at = base + lane * DT_SCAN_EACH;
     int32_t value[DT_SCAN_EACH], sum = 0;
     DT_UNROLL
-    for (int i = 0; i < DT_SCAN_EACH; i++) value[i] = at + i < count ? from[at + i] : 0;
+    for (int i = 0; i < DT_SCAN_EACH; i += DT_VECTOR) dt_vector_load(&value[i], &from[at + i]);
     DT_UNROLL
-    for (int i = 0; i < DT_SCAN_EACH; i++) sum += value[i];
+    for (int i = 0; i < DT_SCAN_EACH; i++) {
+      value[i] = at + i < count ? value[i] : 0;
+      sum += value[i];
+    }
     int32_t until = sum;
     DT_ROLLED
     for (int step = 1; step < DT_WARP; step *= 2) {
@@ -185,10 +198,12 @@ DT_PHASE int dt_warp_scan_long(int32_t *to, const int32_t *from, int32_t count) 
     int32_t next = before + until - sum;
     before += __shfl_sync(0xffffffffu, until, DT_WARP - 1);
     DT_UNROLL
-    for (int i = 0; i < DT_SCAN_EACH; i++) {
-      to[at + i] = next;
-      next += value[i];
-      wrong |= value[i] | next;
+    for (int i = 0; i < DT_SCAN_EACH; i += DT_VECTOR) {
+      int4 v;
+      v.x = next, v.y = v.x + value[i], v.z = v.y + value[i + 1], v.w = v.z + value[i + 2];
+      *(int4 *)&to[at + i] = v;
+      next = v.w + value[i + 3];
+      wrong |= value[i] | value[i + 1] | value[i + 2] | value[i + 3] | v.x | v.y | v.z | v.w | next;
     }
     if (at + DT_SCAN_EACH == count) to[count] = next;
   }
@@ -244,6 +259,21 @@ static __device__ __forceinline__ uint32_t dt_warp_alike(int32_t number, int32_t
   return alike;
 }
 #endif
+
+/* How many of the `count` lists whose sums these are have entries; all lanes of a warp take part. */
+DT_PHASE int32_t dt_warp_count_filled(const int32_t *sums, int32_t count) {
+  int32_t filled = 0;
+#ifdef __CUDA_ARCH__
+  const int32_t lane = (int32_t)(threadIdx.x % DT_WARP);
+  DT_ROLLED
+  for (int32_t i = lane; i - lane < count; i += DT_WARP) {
+    filled += __popc(__ballot_sync(0xffffffffu, i < count && sums[i + 1] > sums[i]));
+  }
+#else
+  for (int32_t i = 0; i < count; i++) filled += sums[i + 1] > sums[i];
+#endif
+  return filled;
+}
 
 /* The largest power of two below a count; 0: there is none. */
 DT_PHASE int32_t dt_power_below(int32_t count) {
