@@ -54,6 +54,8 @@ static void fill_plan(dt_cuda_moe *m) {
   p->experts = c->experts_per_rank;
   p->columns_1 = (int32_t)((c->intermediate + DT_TILE_N / 2 - 1) / (DT_TILE_N / 2));
   p->columns_2 = (int32_t)((c->hidden + DT_TILE_N - 1) / DT_TILE_N);
+  p->put_rows = DT_TILE_M; /* about 128 KB: of a whole block, or through the copy engine */
+  while (p->put_rows > 8 && (int64_t)p->put_rows * 2 * c->hidden > 160 * 1024) p->put_rows /= 2;
   p->piece_rows = p->expand_rows = 32; /* a lane each; about 64 KB a piece, with dedup 32 KB */
   while (p->piece_rows > 2 && (int64_t)p->piece_rows * 2 * c->hidden > 80 * 1024) p->piece_rows /= 2;
   while (p->expand_rows > 2 && (int64_t)p->expand_rows * 2 * c->hidden > 40 * 1024) p->expand_rows /= 2;

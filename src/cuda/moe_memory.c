@@ -22,7 +22,7 @@ dt_status dt_cuda_moe_make_memory(dt_cuda_moe *m) {
                {(void **)&p->band_places, bands * sizeof *p->band_places},
                {(void **)&p->tasks, tasks * sizeof *p->tasks},
                {(void **)&p->pieces, pieces * sizeof *p->pieces},
-               {(void **)&p->puts, (rows / (size_t)p->piece_rows + 2 * g) * sizeof *p->puts},
+               {(void **)&p->puts, (rows / (size_t)p->put_rows + 2 * g) * sizeof *p->puts},
                {(void **)&p->row_target, rows * sizeof *p->row_target},
                {(void **)&p->source_base, c->dedup ? g * sizeof *p->source_base : 0},
                {(void **)&p->slot.counts, g * sizeof *p->slot.counts},

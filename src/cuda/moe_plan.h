@@ -21,9 +21,10 @@
 #include "cuda/tile_table.h"
 
 typedef struct dt_moe_plan {
-  int32_t ranks, rank, experts;            /* experts: per rank */
-  int32_t columns_1, columns_2;            /* tiles across act and the output */
-  int32_t raster_bands, piece_rows;        /* piece_rows divides a band */
+  int32_t ranks, rank, experts;     /* experts: per rank */
+  int32_t columns_1, columns_2;     /* tiles across act and the output */
+  int32_t raster_bands, piece_rows; /* piece_rows, put_rows: of a piece of the dispatch, to put; divide a band */
+  int32_t put_rows;
   int32_t lead, group_tasks, wave_experts; /* lead: groups of L1 ahead of L2; DT_MOE_LEAD_ALL */
   int32_t order;                           /* of dt_order */
   int32_t alternate, staged;     /* staged: rows of other ranks stay here (owner 1 of row_target) until they are put */
@@ -133,10 +134,10 @@ DT_PHASE int32_t dt_moe_rows_before(const dt_moe_plan *p, const dt_moe_scratch *
     rows += dt_moe_count(p, s, owner, g);
   return rows;
 }
-/* Pieces of rows [before, before + rows) of an expert: cut where the expert's rows are multiples of piece_rows, so that
+/* Pieces of rows [before, before + rows) of an expert: cut where the expert's rows are multiples of `each`, so that
  * each lies in one band. */
-DT_PHASE int32_t dt_moe_cells(const dt_moe_plan *p, int32_t before, int32_t rows) {
-  return rows == 0 ? 0 : (before + rows - 1) / p->piece_rows - before / p->piece_rows + 1;
+DT_PHASE int32_t dt_moe_cells(int32_t before, int32_t rows, int32_t each) {
+  return rows == 0 ? 0 : (before + rows - 1) / each - before / each + 1;
 }
 DT_PHASE dt_run dt_moe_run(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert) {
   const int32_t at = p->rank * (p->experts + 1) + expert;
@@ -186,8 +187,8 @@ DT_PHASE int32_t dt_moe_place(const dt_moe_plan *p, const dt_moe_scratch *s, int
   return first + dt_paced_place(s->remote[rank * p->experts + expert], s->first_band[at + 1] - first, band);
 }
 
-/* dedup: the early or the late bands of L1 of an expert whose last `own` rows are this rank's. Early: those without rows
- * of others, but that both together have no more tasks than all bands in one. */
+/* dedup: the early or the late bands of L1 of an expert whose last `own` rows are this rank's. Early: those without
+ * rows of others, but that both together have no more tasks than all bands in one. */
 DT_PHASE dt_run dt_moe_half(const dt_moe_plan *p, dt_run run, int32_t own, int early) {
   const int32_t bands = dt_bands(run.rows);
   int32_t cut = dt_bands(run.rows - own);
@@ -284,11 +285,13 @@ DT_PHASE void dt_moe_sizes(const dt_moe_plan *p, const dt_moe_scratch *s, const 
       }
     }
     const int32_t k = (r + ranks - 1 - p->rank) % ranks, sent = dt_moe_count(p, s, p->rank, g);
-    if (!DT_MOE_DEDUPS(p)) s->piece[at * ranks + k] = dt_moe_cells(p, dt_moe_rows_before(p, s, r, g, p->rank), sent);
+    if (!DT_MOE_DEDUPS(p))
+      s->piece[at * ranks + k] = dt_moe_cells(dt_moe_rows_before(p, s, r, g, p->rank), sent, p->piece_rows);
     const int32_t mine = dt_moe_expert(p, s, p->rank, at), own = p->rank * experts + mine;
     const int32_t owned = dt_moe_count(p, s, r, own);
     s->owner_row[mine * ranks + k] = owned;
-    s->put[at * ranks + k] = r == p->rank ? 0 : dt_moe_cells(p, dt_moe_rows_before(p, s, p->rank, own, r), owned);
+    s->put[at * ranks + k] =
+        r == p->rank ? 0 : dt_moe_cells(dt_moe_rows_before(p, s, p->rank, own, r), owned, p->put_rows);
   }
 }
 
@@ -508,8 +511,8 @@ DT_PHASE dt_layer_piece dt_moe_put(const dt_moe_plan *p, const dt_moe_scratch *s
   const int32_t e = dt_moe_expert(p, s, p->rank, place), owner = dt_moe_rank_after(p, p->rank, k);
   const dt_run run = dt_moe_run(p, s, e);
   const int32_t *rows = s->owner_row + e * p->ranks + k, before = rows[0] - run.row, end = rows[1] - run.row;
-  const int32_t cell = before / p->piece_rows + index - s->put[q];
-  const int32_t low = dt_max32(before, cell * p->piece_rows), high = dt_min32(end, (cell + 1) * p->piece_rows);
+  const int32_t cell = before / p->put_rows + index - s->put[q];
+  const int32_t low = dt_max32(before, cell * p->put_rows), high = dt_min32(end, (cell + 1) * p->put_rows);
   const int32_t first = before / DT_TILE_M, last = (end - 1) / DT_TILE_M;
   int32_t band = low / DT_TILE_M, bands = 1;
   if (band > first && band < last) {

@@ -104,7 +104,7 @@ static void compare(const setting *set, int32_t self) {
   p.ranks = m->ranks, p.rank = self, p.experts = m->experts_per_rank;
   p.columns_1 = world.columns_1, p.columns_2 = world.columns_2;
   p.order = (int32_t)set->order.order;
-  p.raster_bands = set->order.raster_bands, p.piece_rows = world.piece_rows;
+  p.raster_bands = set->order.raster_bands, p.piece_rows = p.put_rows = world.piece_rows;
   p.lead = set->order.lead, p.group_tasks = set->order.group_tasks, p.wave_experts = set->order.wave_experts;
   p.alternate = set->order.schedule == DT_SCHEDULE_ALTERNATE;
   p.clusters = world.clusters;

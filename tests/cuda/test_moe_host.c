@@ -31,7 +31,8 @@ static dt_moe_plan configure(int32_t ranks, int32_t experts, int32_t rank) {
   p.columns_1 = COLUMNS_1;
   p.columns_2 = COLUMNS_2;
   p.raster_bands = 4;
-  p.piece_rows = 32;
+  p.piece_rows = 16;
+  p.put_rows = 32;
   p.segment_bands = 1;
   p.lead = 1;
   p.group_tasks = 7;
@@ -245,7 +246,7 @@ static void check_segments(const dt_moe_plan *p, const dt_plan_config *like) {
       for (int32_t band = put.band; band < put.band + put.bands; band++)
         assert_int_equal(band_at(p, plan, dt_moe_band_place(p, s, band)), band);
       assert_int_equal(put.bands, segment->bands);
-      assert_in_range(put.rows, 1, p->piece_rows);
+      assert_in_range(put.rows, 1, p->put_rows);
       for (int32_t band = put.band; band < put.band + put.bands; band++)
         assert_int_equal(put.band_rows, plan->bands[band].rows);
       row += put.rows;
