@@ -2,7 +2,8 @@
 # Makes bench/results/h200x2/combine.json of what one job wrote:
 #   combine_merge.sh FOLDER PLATFORM OUTPUT
 # FOLDER holds grid*.json (all methods), small*.json (small K), sweep*.json (consumers and segments), orders*.json and
-# layouts*.json (ablation), forms*.json (launches, entry, pacing), paced*.json (signal and direct, paced), checks*.json, all of `draintile bench combine`; torch.json of bench/peers/torch_combine.py;
+# layouts*.json (ablation), forms*.json (launches, entry, pacing), paced*.json (signal and direct, paced), kact*.json (with
+# timestamps), counts*.json (what counts on the device cost), checks*.json, all of `draintile bench combine`; torch.json of bench/peers/torch_combine.py;
 # gemm.json of bench/peers/torch_gemm.py; stress.txt: what stress_combine printed; job.json: {"commit", "driver", "commands", "notes": []}. All but grid and checks
 # may be missing: what they say is then null. Where files name a setting twice, the later file's counts (by name). Limits
 # are computed again with the constants that PLATFORM has now.
@@ -10,7 +11,7 @@ set -euo pipefail
 folder=$1 platform=$2 output=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for part in grid small sweep orders layouts forms paced checks torch gemm job; do
+for part in grid small sweep orders layouts forms paced kact counts checks torch gemm job; do
   find "$folder" -name "$part*.json" | sort | xargs -r cat | jq -s 'if length == 0 then null elif .[0].runs then .[0] +
     {runs: map(.runs) | add, max_relative_error: map(.max_relative_error) | max} else .[0] end' >"$work/$part.json"
 done
@@ -21,7 +22,7 @@ else
   echo null >"$work/stress.json"
 fi
 jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --slurpfile sweep "$work/sweep.json" \
-  --slurpfile orders "$work/orders.json" --slurpfile layouts "$work/layouts.json" --slurpfile forms "$work/forms.json" --slurpfile paced "$work/paced.json" --slurpfile checks "$work/checks.json" \
+  --slurpfile orders "$work/orders.json" --slurpfile layouts "$work/layouts.json" --slurpfile forms "$work/forms.json" --slurpfile paced "$work/paced.json" --slurpfile kact "$work/kact.json" --slurpfile counts "$work/counts.json" --slurpfile checks "$work/checks.json" \
   --slurpfile torch "$work/torch.json" --slurpfile gemm "$work/gemm.json" --slurpfile stress "$work/stress.json" \
   --slurpfile job "$work/job.json" --slurpfile platform "$platform" '
   def short: if type == "number" then . * 1e10 | round / 1e10 else . end;
@@ -52,7 +53,7 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
   ($grid[0] | prepared) as $grid | ($small[0] | prepared) as $small | ($torch[0] | prepared) as $torch |
   ($sweep[0] | prepared) as $sweep | ($orders[0] | prepared) as $orders | ($layouts[0] | prepared) as $layouts |
   ($forms[0] | prepared(settings + [.launch, .entry, .pacing])) as $forms |
-  ($paced[0] | prepared) as $paced | $gemm[0] as $gemm | $checks[0] as $checks |
+  ($paced[0] | prepared) as $paced | ($kact[0] | prepared) as $kact | ($counts[0] | prepared) as $counts | $gemm[0] as $gemm | $checks[0] as $checks |
   (($paced // {runs: []}) | [.runs[] | {key: (setting | tostring), value: (best / .limit.limit_s)}] | from_entries) as $paced_of |
   (($torch // {runs: []}) | [.runs[] | {key: (setting | tostring), value: (of("grouped_graph").median_s)}] | from_entries) as $torch_graph |
   ($grid.runs + $small.runs) as $measured |
@@ -78,7 +79,8 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
      loop_live_speedup_balanced_experts_64: ([$bar_64[] | select(.router == "balanced") | best as $b | of("loop").median_s | over($b)] | least),
      loop_graph_speedup_balanced_experts_64: ([$bar_64[] | select(.router == "balanced") | best as $b | of("loop-graph").median_s | over($b)] | least)},
    rows: ($grid | rows), small: ($small | rows), sweep: (($sweep // {}) | rows),
-   orders: (($orders // {}) | rows), layouts: (($layouts // {}) | rows), forms: (($forms // {}) | rows), paced: (($paced // {}) | rows), torch_rows: (($torch // {}) | rows),
+   orders: (($orders // {}) | rows), layouts: (($layouts // {}) | rows), forms: (($forms // {}) | rows), paced: (($paced // {}) | rows),
+   kact: (($kact // {}) | rows), counts: (($counts // {}) | rows), torch_rows: (($torch // {}) | rows),
    checks: [$checks.runs[]? | [.rows, .n, .experts, .router, .segment_bands, .consumers, checked]],
    gemm: (if $gemm then $gemm | del(.shapes[].candidates[].samples_s) else null end), stress: $stress[0]}
 ' >"$work/out.json"

@@ -117,9 +117,21 @@ table() { # jq program that prints lines
   echo
   table '
     def cell($name): [.[] | of($name) | select(. != null)] | if length > 0 then min | us else "-" end;
-    "| M | N | reduction, ours | torch | exchange | counts |", "|---|---|---|---|---|---|",
+    "| M | N | reduction, ours | torch | exchange | counts, E 8 | counts, E 64 |", "|---|---|---|---|---|---|---|",
     ([.rows[] | select(of("reduce"))] | group_by([.rows, .n])[] | . as $g |
-     "| \(.[0].rows) | \(.[0].n) | \($g[0] | of("reduce") | us) | \([$all.torch_rows[]? | select(.rows == $g[0].rows and .n == $g[0].n)] | cell("reduce_gather_sum")) | \(cell("exchange")) | \(cell("counts")) |")'
+     [$all.counts[]? | select(.rows == $g[0].rows and .n == $g[0].n)] as $c |
+     "| \(.[0].rows) | \(.[0].n) | \($g[0] | of("reduce") | us) | \([$all.torch_rows[]? | select(.rows == $g[0].rows and .n == $g[0].n)] | cell("reduce_gather_sum")) | \($c | cell("exchange")) | \([$c[] | select(.experts == 8)] | cell("counts")) | \([$c[] | select(.experts == 64)] | cell("counts")) |")'
+  echo
+  echo "## How many multiprocessors store at once"
+  echo
+  echo "direct with timestamps, the rank with more bytes: bursts under way from the first to the last on average and at most; K_act: the 95th"
+  echo "percentile over their starts of those that start within one drain time of the link's capacity; the model takes all multiprocessors."
+  echo
+  table '
+    def one: . * 10 | round / 10 | tostring;
+    "| N | K | router | drain time | bursts | span, median | p95 | storing, mean | most | K_act | model |", "|---|---|---|---|---|---|---|---|---|---|---|",
+    ([.kact[]? | select(.stores)] | sort_by([.n, .k, (.router as $r | routers | index($r))])[] | (.stores.ranks | max_by(.bytes)) as $s |
+     "| \(.n) | \(.k) | \(.router) | \(.stores.window_s | us) | \($s.bursts) | \($s.span_median_s | us) | \($s.span_p95_s | us) | \($s.active_mean | one) | \($s.active_max) | \($s.k_act | one) | \(.stores.producers) |")'
   echo
   echo "## Direct stores of the GEMM alone (no entry, no exit)"
   echo
