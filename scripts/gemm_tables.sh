@@ -1,6 +1,5 @@
 #!/bin/sh
-# docs/results/gemm.md: the grouped GEMM's tables, from bench/results/h200/gemm-n8192.json (the latest code, some shapes)
-# and gemm.json (all shapes). Nothing in them is typed.
+# docs/results/gemm.md: the grouped GEMM's tables, from bench/results/h200/gemm.json. Nothing in them is typed.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 results=$root/bench/results/h200
@@ -29,10 +28,8 @@ tables() { # file
 {
   echo "# Grouped GEMM on an H200"
   echo
-  echo "Made by \`scripts/gemm_tables.sh\` from \`bench/results/h200/gemm-n8192.json\` and \`gemm.json\`; nothing here is typed."
-  printf '\n## N 8192, K 2048\n\n'
-  tables "$results/gemm-n8192.json"
-  printf '\n## All shapes, earlier kernels\n\n'
+  echo "Made by \`scripts/gemm_tables.sh\` from \`bench/results/h200/gemm.json\`; nothing here is typed."
+  echo
   tables "$results/gemm.json"
 } >"$work"
 mkdir -p "$(dirname "$out")"
