@@ -147,7 +147,7 @@ static dt_status one_sided(moe_rank *r, const dt_cuda_moe_config *config, const 
 
 /* Case 7. */
 static dt_status other_gpus(moe_rank *r, const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights) {
-  static const int32_t sms[] = {78, 114, 6, 2};
+  static const int32_t sms[] = {78, 114, 6, 4}; /* signal's consumers take 2 at least */
   dt_status status = run(r, config, weights);
   for (size_t i = 0; i < sizeof sms / sizeof *sms && !status; i++) {
     dt_cuda_moe_config fewer = *config;
