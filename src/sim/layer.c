@@ -191,7 +191,8 @@ static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *cos
                        .piece_rows = PIECE_ROWS,
                        .order_of_draws = malloc((size_t)clusters * sizeof *world.order_of_draws),
                        .rank = calloc((size_t)model->ranks, sizeof *world.rank)};
-  while (world.piece_rows > 2 && world.piece_rows * 2 * model->hidden > PIECE_BYTES) world.piece_rows /= 2;
+  const int32_t times = model->short_bands_alone ? 2 : 1;
+  while (world.piece_rows > 2 && world.piece_rows * 2 * model->hidden > times * PIECE_BYTES) world.piece_rows /= 2;
   dt_status status = world.rank && world.order_of_draws ? DT_OK : no_memory();
   for (int32_t r = 0; !status && r < model->ranks; r++) status = create_rank(&world, r);
   if (!status) {

@@ -178,7 +178,8 @@ static inline int layer_dedups(const layer_world *world) {
 }
 /* The first copies, which the dispatch kernel makes, of `pieces`. */
 static inline int32_t layer_head(const layer_world *world, int32_t pieces) {
-  const int32_t given = world->model->head, layers = world->model->dedup ? 32 : 0;
+  const int32_t given = world->model->head, before = world->model->short_bands_alone;
+  const int32_t layers = world->model->dedup ? (before ? 384 : 32) : (before ? 256 : 0);
   const int32_t head = world->order.schedule == DT_SCHEDULE_SERIAL ? 1024 : given ? given : layers;
   return head < 0 ? 0 : (int32_t)(((int64_t)pieces * head + 1023) / 1024);
 }
