@@ -4,6 +4,7 @@ load common
 
 setup_file() {
   make_inputs 400
+  "$DRAINTILE" synth checkpoint --hidden 128 --intermediate 64 --experts 32 --top-k 2 "$BATS_FILE_TMPDIR/wide"
 }
 
 # Starts a slow run in the background and waits until its ranks are there: sets `parent` and `ranks`.
@@ -92,6 +93,16 @@ one_line() { # pattern
     ends_with 3 5
     one_line 'interrupted by signal'
   done
+}
+
+@test "ranks that cannot be started: one line, and nobody else is killed" {
+  # in a session of its own: killing "process 0" would take this test along
+  run setsid --wait bash -c 'ulimit -n 24; "$@" 2>"$0"; echo "code $?"' "$BATS_TEST_TMPDIR/err" "$DRAINTILE" moe \
+    --checkpoint "$BATS_FILE_TMPDIR/wide" --input "$BATS_FILE_TMPDIR/tokens.safetensors" \
+    --output "$BATS_TEST_TMPDIR/output.safetensors" --ranks 32 --repeat 1
+  [ "$output" = 'code 3' ]
+  one_line 'rank [0-9]+: socket: Too many open files'
+  [ ! -e "$BATS_TEST_TMPDIR/output.safetensors" ]
 }
 
 @test "SIGHUP ends the command, but not one that was told to ignore it" {

@@ -71,12 +71,9 @@ static int start(rank_group *group, int32_t rank) {
   if (pid == 0) child_main(group, rank, sockets, parent);
   close(sockets[1]);
   process->socket = sockets[0];
-  if (pid < 0) {
-    process->ended = 1;
-    process->killed_here = 1;
-    return log_fail(TOOL_FAILED, "rank %d: fork: %s", rank, strerror(errno));
-  }
+  if (pid < 0) return log_fail(TOOL_FAILED, "rank %d: fork: %s", rank, strerror(errno));
   process->pid = pid;
+  process->ended = 0;
   struct timeval patience = {.tv_sec = 10}; /* a stopped rank does not read */
   setsockopt(sockets[0], SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   fcntl(sockets[0], F_SETFL, O_NONBLOCK);
@@ -279,9 +276,9 @@ static int run_group(rank_group *group, struct pollfd *polls) {
   int32_t ranks = group->config->ranks, started = 0;
   int code = TOOL_OK;
   fflush(NULL); /* or every rank would write what is buffered */
+  for (int32_t rank = 0; rank < ranks; rank++) group->processes[rank].ended = 1; /* until it is started */
   while (code == TOOL_OK && started < ranks) code = start(group, started++);
   if (code != TOOL_OK) {
-    for (int32_t rank = started; rank < ranks; rank++) group->processes[rank].ended = 1;
     kill_remaining(group);
     return code;
   }
