@@ -58,6 +58,13 @@ static inline void sleep_s(double seconds) {
   nanosleep(&time, NULL);
 }
 
+/* Never -1: killing that "process" would kill everybody. */
+static inline pid_t fork_rank(void) {
+  const pid_t pid = fork();
+  if (pid < 0) abort();
+  return pid;
+}
+
 /* An out-of-band all-gather in memory inherited through fork. */
 typedef struct meeting {
   int32_t ranks, arrived;
@@ -144,8 +151,7 @@ static inline int run_shm(int32_t ranks, const dt_comm_config *config, rank_body
   pid_t pids[RANKS_MAX];
   fflush(NULL);
   for (int32_t p = 0; p < ranks; p++) {
-    pids[p] = fork();
-    if (pids[p] < 0) abort();
+    pids[p] = fork_rank();
     if (pids[p] == 0) run_shm_rank(m, p, ranks, config, body, argument);
   }
   int worst = 0;

@@ -110,7 +110,7 @@ static void stop_and_expect(place where) {
   meeting *m = new_meeting(4);
   pid_t pids[4];
   for (int32_t p = 0; p < 4; p++) {
-    pids[p] = fork();
+    pids[p] = fork_rank();
     if (pids[p] == 0) run_shm_rank(m, p, 4, &config, stop_body, &scene);
   }
   for (int32_t p = 0; p < 4; p++) {
@@ -150,7 +150,7 @@ static void test_paused_together(void **state) {
   meeting *m = new_meeting(2);
   pid_t pids[2];
   for (int32_t p = 0; p < 2; p++) {
-    pids[p] = fork();
+    pids[p] = fork_rank();
     if (pids[p] == 0) run_shm_rank(m, p, 2, &config, pause_body, NULL);
   }
   sleep_s(0.2);
@@ -323,7 +323,7 @@ static void test_create(void **state) {
     meeting *m = new_meeting(3);
     pid_t pids[3];
     for (int32_t p = 0; p < 3; p++) {
-      pids[p] = fork();
+      pids[p] = fork_rank();
       if (pids[p] == 0) _exit(create_rank(m, p, fault) != 0);
     }
     for (int32_t p = 0; p < 3; p++) {
@@ -389,7 +389,7 @@ static void test_leaks(void **state) {
   meeting *m = new_meeting(3);
   pid_t pids[3];
   for (int32_t p = 0; p < 3; p++) {
-    pids[p] = fork();
+    pids[p] = fork_rank();
     if (pids[p] == 0) _exit(leak_rank(m, p) != 0);
   }
   for (int32_t p = 0; p < 3; p++) {
@@ -446,7 +446,7 @@ static void test_killed_anywhere(void **state) {
     meeting *m = new_meeting(4);
     pid_t pids[4];
     for (int32_t p = 0; p < 4; p++) {
-      pids[p] = fork();
+      pids[p] = fork_rank();
       if (pids[p] == 0) _exit(busy_rank(m, p) != 0);
     }
     int victim = rand() % 4, status = 0;

@@ -63,7 +63,7 @@ static inline int check_processes(const char *name, int32_t gpus, process_body b
   const double start_s = now_s();
   fflush(stdout);
   for (int32_t rank = 0; rank < RANKS; rank++) {
-    pids[rank] = fork();
+    pids[rank] = fork_rank();
     if (pids[rank] == 0) _exit(run_process(rank, gpus, m, shared, body, release));
   }
   while (action && now_s() - start_s < 20 && !both_run(shared)) sleep_s(0.001);
@@ -91,7 +91,7 @@ static inline int check_processes(const char *name, int32_t gpus, process_body b
 /* support_gpus, asked in a child. */
 static inline int count_gpus(void) {
   int gpus = 0;
-  const pid_t probe = fork();
+  const pid_t probe = fork_rank();
   if (probe == 0) _exit(support_gpus(RANKS));
   return waitpid(probe, &gpus, 0) == probe && WIFEXITED(gpus) ? WEXITSTATUS(gpus) : 0;
 }
