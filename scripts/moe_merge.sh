@@ -14,6 +14,8 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
   def least: map(select(. != null)) | min;
   def most: map(select(. != null)) | max;
   def geomean: map(select(. != null)) | if length == 0 then null else (map(log) | add / length | exp) end;
+  def at($share): if length == 0 then null else .[([(length * $share | ceil), 1] | max) - 1] end; # of a sorted list
+  def p95: at(0.95);
   def over($b): if . == null or $b == null then null else . / $b end;
   def layers: [.methods[] | select(.graph == true)];
   def of($name): ([.methods[] | select(.name == $name)][0] // {});
@@ -35,15 +37,31 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
      alternate_over_wave: (of("wave").median_s | over($row | of("alternate").median_s)),
      alternate_over_wave_predicted: (of("wave").predicted_s | over($row | of("alternate").predicted_s)),
      auto: $auto.name, auto_regret: ($auto.median_s | over($best) | if . then . - 1 else null end),
+     wave_bound_s: (of("compute alone").median_s as $compute | of("reduce alone").median_s as $reduction | of("wave") as $wave |
+       $files[0].constants.rate_bytes_per_s as $rate |
+       if $compute and $reduction and $wave.median_s and $rate and $row.limit.constants_s then
+         ($wave.combine_bytes / $rate) as $combine |
+         ([$compute * 2 / 3 + ([$compute / 3, $combine] | max), $wave.dispatch_bytes / $rate + $combine] | max) + $reduction +
+           $row.limit.constants_s
+       else null end),
      torch_layer_s: $peer[$key].layer_s, torch_compute_s: $peer[$key].compute_s, torch_gemms_s: $peer[$key].gemms_s,
      torch_same_job: ($peer[$key].same == true),
      torch_speedup: ($peer[$key].layer_s | over($best)),
      deepep_scaled_s: (if $deepep[$key] and $peer[$key]
        then $deepep[$key].layer_s * $peer[$key].compute_s / $deepep[$key].compute_s else null end)} |
    .deepep_speedup = (.deepep_scaled_s | over($best)) |
+   .wave_over_bound = (.wave_bound_s as $bound | of("wave").median_s | over($bound)) |
+   .auto_over_torch = (.torch_layer_s as $torch | $auto.median_s | over($torch)) |
    .methods |= map(.median_s |= short | .samples_s |= map(short))] as $rows |
   [$rows[] | select(.router != "crossed")] as $common |
   ([$rows[].auto_regret | select(. != null)] | sort) as $regrets |
+  ([$rows[] |
+    (if .interleave_over_wave and .interleave_over_wave_predicted
+     then .interleave_over_wave / .interleave_over_wave_predicted - 1 | fabs else empty end),
+    (if .alternate_over_wave and .alternate_over_wave_predicted
+     then .alternate_over_wave / .alternate_over_wave_predicted - 1 | fabs else empty end)] | sort) as $errors |
+  ([$rows[].methods[] | select(.graph and .predicted_s != null and .median_s != null) |
+    .predicted_s / .median_s - 1 | fabs] | sort) as $time_errors |
   {schema: "draintile-moe-results", version: 1} + $notes[0] +
   ($files[0] | {device, date, ranks, repeat, seed, constants}) +
   {torch: ($torch[0].setting // null), torch_other: ($other[0].setting // null), deepep: $listed[0].note,
@@ -58,12 +76,20 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
      interleave_over_wave_max: ([$rows[].interleave_over_wave] | most),
      interleave_over_wave_min: ([$rows[].interleave_over_wave] | least),
      alternate_over_wave_geomean: ([$rows[].alternate_over_wave] | geomean),
-     prediction_error_max: ([$rows[] |
-       (if .interleave_over_wave and .interleave_over_wave_predicted
-        then .interleave_over_wave / .interleave_over_wave_predicted - 1 | fabs else null end),
-       (if .alternate_over_wave and .alternate_over_wave_predicted
-        then .alternate_over_wave / .alternate_over_wave_predicted - 1 | fabs else null end)] | most),
-     auto_regret_p95: (if $regrets == [] then null else $regrets[([($regrets | length) * 0.95 | ceil, 1] | max) - 1] end),
+     alternate_over_wave_max: ([$rows[].alternate_over_wave] | most),
+     alternate_over_wave_min: ([$rows[].alternate_over_wave] | least),
+     prediction_error_max: ($errors | max),
+     prediction_error_p95: ($errors | p95),
+     prediction_error_over_5_percent: ($errors | map(select(. > 0.05)) | length),
+     predictions: ($errors | length),
+     predicted_time_error_median: ($time_errors | at(0.5)),
+     predicted_time_error_p95: ($time_errors | p95),
+     wave_over_bound_max: ([$rows[].wave_over_bound] | most),
+     wave_over_bound_geomean: ([$rows[].wave_over_bound] | geomean),
+     auto_regret_p95: ($regrets | p95),
+     auto_regret_max: ($regrets | max),
+     auto_within_3_percent: (if $regrets == [] then null else ($regrets | map(select(. <= 0.03)) | length) / ($regrets | length) end),
+     auto_slower_than_torch: ([$common[].auto_over_torch | select(. != null and . > 1)] | length),
      max_relative_error: ([$rows[].methods[] | .max_relative_error] | most),
      bit_equal: ([$rows[].methods[] | select(has("words_wrong")) | .words_wrong == 0] | length > 0 and all),
      host_issue_s: ([$rows[] | of("direct live").host_issue_s] | most),
