@@ -3,7 +3,8 @@
 #   moe_merge.sh TORCH.jsonl OTHER.jsonl PREDICTED.json NOTES.json ROWS.json... >moe.json
 # ROWS are of `draintile bench moe --platform`, TORCH of bench/peers/torch_moe.py in the same job with the same seed (or
 # /dev/null), OTHER of another job, for rows that TORCH lacks; PREDICTED holds the prices made before the run; NOTES is
-# {"commit", "driver", "command", "notes": []}. What no file holds is null in the summary.
+# {"commit", "driver", "command", "notes": []}. A row that several files have is the first one's, with the forwards of the
+# others that it lacks. What no file holds is null in the summary.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 torch=$1 other=$2 predicted=$3 notes=$4
@@ -27,11 +28,14 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
   ($listed[0] as $l | [$l.models[] | . as $m | range($l.tokens | length) as $i |
     {key: "\($m.model) balanced \($l.tokens[$i])",
      value: {layer_s: ($m.deepep_us[$i] * 1e-6), compute_s: ($m.compute_us[$i] * 1e-6)}}] | from_entries) as $deepep |
-  [$files[].rows[] | (key) as $key | .methods |= map(if .graph then .predicted_s = $prices[$key][.name] else . end) |
+  (reduce $files[].rows[] as $r ({order: [], of: {}}; ($r | key) as $k |
+    if .of[$k] then ([.of[$k].methods[].name] as $has | .of[$k].methods += [$r.methods[] | select(.graph and (.name | IN($has[]) | not))])
+    else .order += [$k] | .of[$k] = $r end) | .of as $of | [.order[] | $of[.]]) as $joined |
+  [$joined[] | (key) as $key | .methods |= map(if .graph then .predicted_s = $prices[$key][.name] else . end) |
    . as $row | best as $best |
    ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(.predicted_s * (if .schedule == "direct" then 1 else 1.005 end)) else null end) as $auto |
    . + {
-     over_limit: ($best | over($row.limit.limit_s)),
+     best: ([layers[] | select(.median_s != null)] | min_by(.median_s).name), over_limit: ($best | over($row.limit.limit_s)),
      interleave_over_wave: (of("wave").median_s | over($row | of("interleave").median_s)),
      interleave_over_wave_predicted: (of("wave").predicted_s | over($row | of("interleave").predicted_s)),
      alternate_over_wave: (of("wave").median_s | over($row | of("alternate").median_s)),
