@@ -4,7 +4,7 @@
 # ROWS are of `draintile bench moe --platform`, TORCH of bench/peers/torch_moe.py in the same job with the same seed (or
 # /dev/null), OTHER of another job, for rows that TORCH lacks; PREDICTED holds the prices made before the run; NOTES is
 # {"commit", "driver", "command", "notes": []}. A row that several files have is the first one's, with the forwards of the
-# others that it lacks. What no file holds is null in the summary.
+# others that it lacks, each held to the limit of its own file's turns. What no file holds is null in the summary.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 torch=$1 other=$2 predicted=$3 notes=$4
@@ -35,7 +35,7 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
    . as $row | best as $best |
    ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(.predicted_s * (if .schedule == "direct" then 1 else 1.005 end)) else null end) as $auto |
    . + {
-     best: ([layers[] | select(.median_s != null)] | min_by(.median_s).name), over_limit: ($best | over($row.limit.limit_s)),
+     best: ([layers[] | select(.median_s != null)] | min_by(.median_s).name), over_limit: ([layers[].over_limit | select(. != null)] | min),
      interleave_over_wave: (of("wave").median_s | over($row | of("interleave").median_s)),
      interleave_over_wave_predicted: (of("wave").predicted_s | over($row | of("interleave").predicted_s)),
      alternate_over_wave: (of("wave").median_s | over($row | of("alternate").median_s)),
