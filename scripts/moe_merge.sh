@@ -22,13 +22,14 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
   def of($name): ([.methods[] | select(.name == $name)][0] // {});
   def best: [layers[].median_s] | min;
   def key: "\(.model) \(.router) \(.tokens)";
+  def named: if .dedup == true and (.name | test("dedup") | not) then .name |= sub("^(?<s>[a-z]+)"; "\(.s) dedup") else . end;
   ([$other[] | select(.model) | {key: key, value: .}] + [$torch[] | select(.model) | {key: key, value: (. + {same: true})}] |
     from_entries) as $peer |
   ([$predicted[0].rows[] | {key: key, value: .predicted_s}] | from_entries) as $prices |
   ($listed[0] as $l | [$l.models[] | . as $m | range($l.tokens | length) as $i |
     {key: "\($m.model) balanced \($l.tokens[$i])",
      value: {layer_s: ($m.deepep_us[$i] * 1e-6), compute_s: ($m.compute_us[$i] * 1e-6)}}] | from_entries) as $deepep |
-  (reduce $files[].rows[] as $r ({order: [], of: {}}; ($r | key) as $k |
+  (reduce ($files[].rows[] | .methods |= map(named)) as $r ({order: [], of: {}}; ($r | key) as $k |
     if .of[$k] then ([.of[$k].methods[].name] as $has | .of[$k].methods += [$r.methods[] | select(.graph and (.name | IN($has[]) | not))])
     else .order += [$k] | .of[$k] = $r end) | .of as $of | [.order[] | $of[.]]) as $joined |
   [$joined[] | (key) as $key | .methods |= map(if .graph then .predicted_s = $prices[$key][.name] else . end) |
