@@ -99,7 +99,7 @@ static void judge(const char *label, const double *us, layer *l, tally *t) {
   dt_layer_choice choice;
   assert_int_equal(dt_layer_choose(&l->model, &l->costs, NULL, &choice), DT_OK); /* prices every schedule */
   for (int i = 0; i < COLUMNS - 1; i++)
-    for (int c = 0; c < DT_LAYER_CHOICES; c++)
+    for (int c = 0; c < choice.count; c++)
       if (choice.orders[c].schedule == orders[i].schedule) total_s[i] = choice.total_s[c];
   printf("%-28s", label);
   for (int i = 0; i < COLUMNS - 1; i++) {
@@ -288,7 +288,8 @@ static void test_choice(void **state) {
   dt_layer_choice choice;
   published_layer("mixtral", "balanced", 1024, &l);
   assert_int_equal(dt_layer_choose(&l.model, &l.costs, NULL, &choice), DT_OK);
-  for (int i = 0; i < DT_LAYER_CHOICES; i++) {
+  assert_int_equal(choice.count, 6);
+  for (int i = 0; i < choice.count; i++) {
     assert_true(choice.predicted_s <= 1.005 * choice.total_s[i]);
     if (choice.orders[i].schedule == DT_SCHEDULE_DIRECT) assert_true(choice.predicted_s <= choice.total_s[i]);
     if (choice.orders[i].schedule == DT_SCHEDULE_ALTERNATE) assert_true(choice.total_s[i] > 1.3 * choice.predicted_s);
@@ -296,6 +297,20 @@ static void test_choice(void **state) {
   published_layer("qwen3-30b", "crossed", 4096, &l); /* the link is the limit: groups */
   assert_int_equal(dt_layer_choose(&l.model, &l.costs, NULL, &choice), DT_OK);
   assert_true(choice.best.schedule == DT_SCHEDULE_INTERLEAVE || choice.best.schedule == DT_SCHEDULE_ALTERNATE);
+  const double plain = choice.predicted_s;
+  l.model.dedup = 1; /* tokens cross once instead of eight times */
+  assert_int_equal(dt_layer_choose(&l.model, &l.costs, NULL, &choice), DT_OK);
+  assert_int_equal(choice.count, DT_LAYER_CHOICES);
+  assert_true(choice.dedup == 1 && choice.best.schedule == DT_SCHEDULE_INTERLEAVE && choice.predicted_s < 0.9 * plain);
+  const dt_layer_order mixed = {.order = DT_ORDER_PACED}, grouped = {.group_tasks = 100};
+  assert_int_equal(dt_layer_choose(&l.model, &l.costs, &mixed, &choice), DT_OK);
+  assert_true(choice.count == 6 && choice.dedup == 0); /* dedup has natural order alone */
+  assert_int_equal(dt_layer_choose(&l.model, &l.costs, &grouped, &choice), DT_OK);
+  assert_true(choice.count == 8 && choice.best.group_tasks == 100);
+  published_layer("qwen3-30b", "balanced", 128, &l); /* a hundredth of the weights' bytes: nothing to save */
+  l.model.dedup = 1;
+  assert_int_equal(dt_layer_choose(&l.model, &l.costs, NULL, &choice), DT_OK);
+  assert_int_equal(choice.dedup, 0);
 }
 
 #define REFUSED(code, name, change)                                                                                    \

@@ -181,12 +181,17 @@ dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *cost
 dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs *costs, double *compute_s);
 
 /* `auto` on GPUs: prices every schedule, in the grouping given (its schedule does not matter), or, NULL, the layer's;
- * direct, unless another promises 0.5 % more. *choice is written on success only; errors as dt_layer_price. */
-enum { DT_LAYER_CHOICES = 6 };
+ * if the model has dedup, which a layer may do without, also direct and interleave with dedup, interleave in its own
+ * groups and in groups of one wave, two ahead. Direct without, unless another promises 0.5 % more. *choice is written
+ * on success only; errors as dt_layer_price. */
+enum { DT_LAYER_CHOICES = 9 };
 typedef struct dt_layer_choice {
   dt_layer_order best;
+  int32_t dedup; /* of best */
+  int32_t count; /* of those priced */
   double predicted_s;
   dt_layer_order orders[DT_LAYER_CHOICES]; /* all that were priced */
+  int32_t dedups[DT_LAYER_CHOICES];
   double total_s[DT_LAYER_CHOICES];
 } dt_layer_choice;
 dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *grouping,

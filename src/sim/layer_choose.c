@@ -4,28 +4,50 @@
 /* Prices that differ by less are the same: direct's, which needs no group, is taken. */
 static const double same_price = 0.005;
 
+static void add(dt_layer_choice *found, const dt_layer_order *grouping, dt_schedule schedule, int32_t dedup) {
+  dt_layer_order *order = &found->orders[found->count];
+  *order = grouping ? *grouping : (dt_layer_order){.raster_bands = 0};
+  order->schedule = schedule;
+  found->dedups[found->count++] = dedup;
+}
+
+static void list(const dt_layer_model *model, const dt_layer_order *grouping, dt_layer_choice *found) {
+  static const dt_schedule schedules[] = {DT_SCHEDULE_DIRECT, DT_SCHEDULE_SERIAL,     DT_SCHEDULE_SIGNAL,
+                                          DT_SCHEDULE_WAVE,   DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
+  for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) add(found, grouping, schedules[i], 0);
+  if (!model->dedup || (grouping && grouping->order != DT_ORDER_NATURAL)) return;
+  add(found, grouping, DT_SCHEDULE_DIRECT, 1);
+  add(found, grouping, DT_SCHEDULE_INTERLEAVE, 1);
+  if (grouping && (grouping->group_tasks || grouping->lead)) return;
+  add(found, grouping, DT_SCHEDULE_INTERLEAVE, 1);
+  dt_layer_order *fine = &found->orders[found->count - 1];
+  fine->group_tasks = model->sms / 2;
+  fine->lead = 2;
+}
+
 dt_status dt_layer_choose(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *grouping,
                           dt_layer_choice *choice) {
-  static const dt_schedule schedules[DT_LAYER_CHOICES] = {DT_SCHEDULE_DIRECT,     DT_SCHEDULE_SERIAL,
-                                                          DT_SCHEDULE_SIGNAL,     DT_SCHEDULE_WAVE,
-                                                          DT_SCHEDULE_INTERLEAVE, DT_SCHEDULE_ALTERNATE};
-  dt_layer_order orders[DT_LAYER_CHOICES];
-  for (int32_t i = 0; i < DT_LAYER_CHOICES; i++) {
-    orders[i] = grouping ? *grouping : (dt_layer_order){.raster_bands = 0};
-    orders[i].schedule = schedules[i];
-  }
+  dt_layer_choice found = {.count = 0};
   dt_layer_answer answers[DT_LAYER_CHOICES];
-  dt_status status = dt_layer_price(model, costs, orders, DT_LAYER_CHOICES, answers);
-  if (status) return status;
-  dt_layer_choice found = {.best = orders[0], .predicted_s = answers[0].total_s};
-  for (int32_t i = 0; i < DT_LAYER_CHOICES; i++) {
-    found.orders[i] = orders[i];
-    found.total_s[i] = answers[i].total_s;
-    if (answers[i].total_s < found.predicted_s && answers[i].total_s * (1.0 + same_price) < answers[0].total_s) {
-      found.best = orders[i];
-      found.predicted_s = answers[i].total_s;
-    }
+  dt_status status = DT_OK;
+  if (model == NULL || model->size != sizeof *model) return dt_layer_price(model, costs, NULL, 0, answers);
+  list(model, grouping, &found);
+  for (int32_t first = 0, end; first < found.count && !status; first = end) {
+    dt_layer_model form = *model;
+    form.dedup = found.dedups[first];
+    end = first;
+    while (end < found.count && found.dedups[end] == form.dedup) end++;
+    status = dt_layer_price(&form, costs, found.orders + first, end - first, answers + first);
   }
+  if (status) return status;
+  int32_t best = 0;
+  for (int32_t i = 0; i < found.count; i++) {
+    found.total_s[i] = answers[i].total_s;
+    if (found.total_s[i] < found.total_s[best] && found.total_s[i] * (1.0 + same_price) < found.total_s[0]) best = i;
+  }
+  found.best = found.orders[best];
+  found.dedup = found.dedups[best];
+  found.predicted_s = found.total_s[best];
   *choice = found;
   return DT_OK;
 }

@@ -118,6 +118,7 @@ static int map_shared(moe_job *job) {
       {(void **)&shared->reference, job->check ? tokens * (size_t)job->input.hidden * sizeof(*shared->reference) : 0},
       {(void **)&shared->run_count, sizeof(*shared->run_count)},
       {(void **)&shared->schedules, RUNS_MAX * sizeof(*shared->schedules)},
+      {(void **)&shared->forms, RUNS_MAX * sizeof(*shared->forms)},
   };
   return rank_memory_map(arrays, ARGS_COUNT(arrays), &shared->base, &shared->bytes);
 }
@@ -163,18 +164,20 @@ static int take_spans(void *context, int32_t rank, int32_t tag, const void *data
 static int decide(void *context, int32_t *answer) {
   moe_job *job = context;
   int32_t chosen = DT_SCHEDULE_SERIAL, *count = job->shared.run_count;
+  moe_form form = {0};
   int code = TOOL_OK;
   if (moe_has_rows(job)) { /* else every schedule costs the same nothing, and serial stays */
     if (!job->gpus) code = moe_fit(job, job->repeat, job->repeat + 1);
-    if (code == TOOL_OK) code = job->gpus ? moe_cuda_choose(job, &chosen) : moe_choose(job, &chosen);
+    if (code == TOOL_OK) code = job->gpus ? moe_cuda_choose(job, &chosen, &form) : moe_choose(job, &chosen);
   }
   if (code) return code;
   for (int32_t run = 0; run < *count; run++)
-    if (job->shared.schedules[run] == chosen) {
+    if (job->shared.schedules[run] == chosen && !form.chosen) {
       *answer = *count;
       return TOOL_OK;
     }
   job->shared.schedules[*count] = chosen;
+  job->shared.forms[*count] = form;
   *answer = ++*count;
   return TOOL_OK;
 }

@@ -1,7 +1,9 @@
 #include "device_price.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <draintile/units.h>
 
@@ -65,10 +67,15 @@ int device_choose(const device_layer *layer, const dt_layer_order *grouping, dt_
 }
 
 void device_explain(const dt_layer_choice *choice) {
-  char time[32];
-  for (int i = 0; i < DT_LAYER_CHOICES; i++) {
-    const dt_schedule priced = choice->orders[i].schedule;
-    log_note("auto: %-10s %s%s", dt_schedule_name(priced), dt_format_seconds(choice->total_s[i], time, sizeof time),
-             priced == choice->best.schedule ? "  <- chosen" : "");
+  char time[32], form[64];
+  for (int i = 0; i < choice->count; i++) {
+    const dt_layer_order *o = &choice->orders[i];
+    const int fine = choice->dedups[i] && o->group_tasks;
+    snprintf(form, sizeof form, "%s%s", dt_schedule_name(o->schedule), choice->dedups[i] ? " dedup" : "");
+    if (fine)
+      snprintf(form, sizeof form, "%s dedup, group-tasks %d, lead %d", dt_schedule_name(o->schedule), o->group_tasks,
+               o->lead);
+    log_note("auto: %-10s %s%s", form, dt_format_seconds(choice->total_s[i], time, sizeof time),
+             memcmp(o, &choice->best, sizeof *o) == 0 && choice->dedups[i] == choice->dedup ? "  <- chosen" : "");
   }
 }

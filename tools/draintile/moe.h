@@ -40,6 +40,12 @@ typedef struct moe_rank_facts {
   int32_t sms;              /* multiprocessors of the rank's GPU */
 } moe_rank_facts;
 
+/* What auto chose for a run on GPUs, in place of what was given. */
+typedef struct moe_form {
+  int32_t chosen; /* 0: as given */
+  int32_t group_tasks, lead, dedup;
+} moe_form;
+
 /* Arrays in one shared mapping. Samples: [run][repeat][rank]; sent: [run][rank][peer]. */
 typedef struct moe_shared {
   dt_moe_stats *samples;
@@ -52,6 +58,7 @@ typedef struct moe_shared {
   double *reference;     /* [tokens][hidden], with --check */
   int32_t *run_count;    /* runs measured: the parent adds what auto chose */
   int32_t *schedules;    /* [RUNS_MAX], by run */
+  moe_form *forms;       /* the same */
   void *base;
   size_t bytes;
 } moe_shared;

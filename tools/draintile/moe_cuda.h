@@ -58,7 +58,7 @@ typedef struct moe_cuda_run {
 } moe_cuda_run;
 int moe_cuda_fail(moe_cuda_run *run, dt_status status); /* TOOL_OK, or the failure noted */
 size_t moe_cuda_output_bytes(const moe_cuda_run *run);
-dt_cuda_moe_config moe_cuda_config(const moe_cuda_run *run, dt_schedule schedule);
+dt_cuda_moe_config moe_cuda_config(const moe_cuda_run *run, int32_t index); /* of a run; 0: serial */
 /* One sample of run `index`; repeat < 0: warm-up. Compares with serial's first output. */
 int moe_cuda_forward(moe_cuda_run *run, int32_t index, int32_t repeat);
 /* The spans of one more forward of every run, by a layer made anew with timestamps: what was timed had none. */
@@ -66,7 +66,8 @@ int moe_cuda_trace(moe_cuda_run *run);
 
 /* moe_cuda_price.c: by the platform file. Exit codes. */
 int moe_cuda_predict(moe_job *job);
-int moe_cuda_choose(moe_job *job, int32_t *schedule);
+int moe_cuda_choose(moe_job *job, int32_t *schedule, moe_form *form); /* form: if what was given does not say it */
+int moe_cuda_dedups(const moe_job *job, int32_t index);
 moe_limits moe_cuda_limit(const moe_job *job, double compute_alone_s);
 
 #endif

@@ -12,8 +12,10 @@ size_t moe_cuda_output_bytes(const moe_cuda_run *run) {
   return (size_t)(run->count * run->job->input.hidden) * sizeof(uint16_t);
 }
 
-dt_cuda_moe_config moe_cuda_config(const moe_cuda_run *run, dt_schedule schedule) {
+dt_cuda_moe_config moe_cuda_config(const moe_cuda_run *run, int32_t index) {
   const moe_job *job = run->job;
+  const moe_form *form = &job->shared.forms[index];
+  const dt_schedule schedule = (dt_schedule)job->shared.schedules[index];
   int32_t sharers;
   dt_cuda_device info;
   dt_cuda_moe_config config;
@@ -31,12 +33,12 @@ dt_cuda_moe_config moe_cuda_config(const moe_cuda_run *run, dt_schedule schedule
   config.schedule = schedule;
   config.order = moe_cuda_order(job);
   config.raster_bands = job->config.raster_bands;
-  config.group_tasks = job->config.group_tasks;
-  config.lead = job->config.lead;
+  config.group_tasks = form->chosen ? form->group_tasks : job->config.group_tasks;
+  config.lead = form->chosen ? form->lead : job->config.lead;
   config.wave_experts = schedule == DT_SCHEDULE_WAVE ? job->config.wave_experts : 0;
   if (args_given(job->args, "consumers")) config.consumers = job->config.consumers;
   config.segment_bands = job->config.segment_bands;
-  config.dedup = args_choice(job->args, "dedup");
+  config.dedup = moe_cuda_dedups(job, index);
   config.timestamps = run->traced;
   if (args_set(job->args, "timeout")) config.timeout_s = job->comm.timeout_s;
   const int32_t device = moe_cuda_device(job, run->link->rank, &sharers);
@@ -76,8 +78,8 @@ static dt_status time_parts(moe_cuda_run *run, dt_moe_stats *stats) {
 }
 
 /* Two forwards: the first brings the GPUs together, the second is timed. */
-static dt_status launch(moe_cuda_run *run, dt_schedule schedule, double *seconds) {
-  const dt_cuda_moe_config config = moe_cuda_config(run, schedule);
+static dt_status launch(moe_cuda_run *run, int32_t index, double *seconds) {
+  const dt_cuda_moe_config config = moe_cuda_config(run, index);
   dt_status status = dt_cuda_moe_set_schedule(run->moe, &config);
   if (!status && run->count) status = dt_cuda_set(run->tokens.input.output, 0xff, moe_cuda_output_bytes(run));
   if (!status) status = dt_comm_barrier(run->comm, "start of a run");
@@ -96,7 +98,7 @@ static void note_sent(moe_cuda_run *run, int32_t index) {
   uint64_t *sent = job->shared.sent + ((size_t)index * (size_t)job->ranks + (size_t)rank) * (size_t)job->ranks;
   for (int32_t peer = 0; peer < job->ranks; peer++) {
     int64_t rows = 0;
-    const int dedup = args_choice(job->args, "dedup");
+    const int dedup = moe_cuda_dedups(job, index);
     for (int64_t token = run->first; dedup && token < run->first + run->count; token++) {
       int wants = 0;
       for (int32_t c = 0; c < job->top_k; c++) {
@@ -132,7 +134,7 @@ int moe_cuda_forward(moe_cuda_run *run, int32_t index, int32_t repeat) {
   dt_moe_stats stats = {0};
   dt_cuda_moe_stats seen;
   describe_plan(run, index);
-  dt_status status = launch(run, (dt_schedule)job->shared.schedules[index], &stats.total_s);
+  dt_status status = launch(run, index, &stats.total_s);
   if (!status && run->count) status = dt_cuda_copy(output, run->tokens.input.output, moe_cuda_output_bytes(run));
   if (!status) status = dt_cuda_moe_stats_read(run->moe, run->stream, &seen);
   if (!status) status = count_tiles(run, index, &stats);
@@ -151,7 +153,7 @@ static dt_status send_spans(moe_cuda_run *run, int32_t index) {
   const dt_span *spans = NULL;
   size_t count = 0;
   double seconds;
-  dt_status status = launch(run, (dt_schedule)run->job->shared.schedules[index], &seconds);
+  dt_status status = launch(run, index, &seconds);
   if (!status)
     status = dt_cuda_moe_spans(run->moe, run->stream, &spans, &count,
                                &moe_run_of(run->job, index, run->link->rank)->spans_lost);
@@ -164,7 +166,7 @@ int moe_cuda_trace(moe_cuda_run *run) {
   dt_cuda_moe_destroy(run->moe);
   run->moe = NULL;
   run->traced = 1;
-  const dt_cuda_moe_config config = moe_cuda_config(run, DT_SCHEDULE_SERIAL);
+  const dt_cuda_moe_config config = moe_cuda_config(run, 0);
   dt_status status = dt_cuda_moe_create(&config, &run->weights.weights, &run->moe);
   for (int32_t index = 0; index < *run->job->shared.run_count && !status; index++) status = send_spans(run, index);
   return moe_cuda_fail(run, status);

@@ -81,17 +81,29 @@ static dt_layer_order order_of(const moe_job *job, dt_schedule schedule) {
                           .segment_bands = job->config.segment_bands};
 }
 
+int moe_cuda_dedups(const moe_job *job, int32_t index) {
+  const moe_form *form = &job->shared.forms[index];
+  return form->chosen ? form->dedup : args_choice(job->args, "dedup");
+}
+
 int moe_cuda_predict(moe_job *job) {
   int64_t tokens[RANKS_MAX];
   dt_layer_order orders[RUNS_MAX];
   if (!job->machine.platform) return TOOL_OK;
-  const device_layer layer = layer_of(job, tokens);
-  const int32_t count = *job->shared.run_count;
-  for (int32_t run = 0; run < count; run++) orders[run] = order_of(job, (dt_schedule)job->shared.schedules[run]);
-  return device_price(&layer, orders, count, job->predicted_s);
+  device_layer layer = layer_of(job, tokens);
+  const int32_t count = *job->shared.run_count, given = job->shared.forms[count - 1].chosen ? count - 1 : count;
+  for (int32_t run = 0; run < count; run++) {
+    const moe_form *form = &job->shared.forms[run];
+    orders[run] = order_of(job, (dt_schedule)job->shared.schedules[run]);
+    if (form->chosen) orders[run].group_tasks = form->group_tasks, orders[run].lead = form->lead;
+  }
+  const int code = device_price(&layer, orders, given, job->predicted_s);
+  if (code != TOOL_OK || given == count) return code;
+  layer.dedup = moe_cuda_dedups(job, given); /* of auto's choice, the last */
+  return device_price(&layer, &orders[given], 1, &job->predicted_s[given]);
 }
 
-int moe_cuda_choose(moe_job *job, int32_t *schedule) {
+int moe_cuda_choose(moe_job *job, int32_t *schedule, moe_form *form) {
   int64_t tokens[RANKS_MAX];
   dt_layer_choice choice;
   const device_layer layer = layer_of(job, tokens);
@@ -100,6 +112,8 @@ int moe_cuda_choose(moe_job *job, int32_t *schedule) {
   if (code) return code;
   if (args_set(job->args, "explain")) device_explain(&choice);
   *schedule = (int32_t)choice.best.schedule;
+  *form = (moe_form){.group_tasks = choice.best.group_tasks, .lead = choice.best.lead, .dedup = choice.dedup};
+  form->chosen = form->group_tasks != grouping.group_tasks || form->lead != grouping.lead || form->dedup != layer.dedup;
   return TOOL_OK;
 }
 

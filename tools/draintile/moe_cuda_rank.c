@@ -57,7 +57,7 @@ static int prepare(moe_cuda_run *run) {
     code = moe_cuda_fail(
         run, moe_cuda_tokens_upload(job, &run->layer->weights, run->link->rank, run->first, run->count, &run->tokens));
   if (code) return code;
-  const dt_cuda_moe_config config = moe_cuda_config(run, DT_SCHEDULE_SERIAL);
+  const dt_cuda_moe_config config = moe_cuda_config(run, 0);
   code = moe_cuda_fail(run, dt_cuda_moe_create(&config, &run->weights.weights, &run->moe));
   if (code == TOOL_OK)
     job->shared.facts[run->link->rank].peak_bytes = (int64_t)(run->weights.bytes + dt_cuda_moe_device_bytes(run->moe));
