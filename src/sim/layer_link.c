@@ -85,6 +85,11 @@ static void schedule(layer_world *world, int32_t self) {
                  .at = world->now + fmax(left, 0.0), .kind = LAYER_ACCEPTED, .rank = self, .index = ++link->schedules});
 }
 
+/* Capacity is the multiprocessors': a tile has that of its own two. Copies come in small parts, from all. */
+static double own_room(const layer_world *world, const layer_flow *flow) {
+  return world->costs->link_capacity_bytes / (flow->cluster >= 0 ? world->clusters : 1);
+}
+
 void layer_send(layer_world *world, int32_t self, layer_flow flow, double bytes) {
   layer_link *link = &world->rank[self].link;
   const double rate = world->costs->link_bytes_per_s;
@@ -92,7 +97,7 @@ void layer_send(layer_world *world, int32_t self, layer_flow flow, double bytes)
   if (link->waiting == 0) {
     const double empty = fmax(link->empty, world->now);
     const double room = world->costs->link_capacity_bytes - (empty - world->now) * rate;
-    const double taken = layer_less(bytes, layer_more(room, 0.0));
+    const double taken = layer_less(layer_less(bytes, own_room(world, &flow)), layer_more(room, 0.0));
     link->empty = empty + taken / rate;
     bytes -= taken;
   }
