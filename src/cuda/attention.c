@@ -145,13 +145,14 @@ static dt_status encode_own(const dt_cuda_attention *a, const dt_attention_shape
   const dt_cuda_driver_api *driver;
   dt_status status = dt_cuda_driver(&driver);
   for (int i = 0; i < 3 && !status; i++) {
-    if (maps[i].first >= maps[i].tokens) continue; /* none of it is here, so none is read */
+    if (maps[i].first >= maps[i].tokens) continue; /* none of it is here */
     const uint8_t *base = (const uint8_t *)carry->own[i] - 2 * carry->own_stride[i] * maps[i].first;
     status = encode(driver, maps[i].map, maps[i].name, base, a, maps[i].heads, maps[i].tokens, carry->own_stride[i],
                     maps[i].box);
   }
-  kernel->own_q_row = carry->own_q;
-  kernel->own_kv_row = carry->late_rows;
+  /* Boxes of rows that do not exist are read too: not by a map that was not made. */
+  if (carry->own_q < a->tokens) kernel->own_q_row = carry->own_q;
+  if (carry->late_rows < a->kv_tokens) kernel->own_kv_row = carry->late_rows;
   return status;
 }
 
