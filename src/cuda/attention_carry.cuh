@@ -5,7 +5,8 @@
 #include "cuda/attention_pipeline.cuh"
 #include "cuda/ulysses_meet.cuh"
 
-/* Not SHARED_DEAD: only what the loader and the consumers share ends them together. Who waits for a head sees the error. */
+/* Not SHARED_DEAD: only what the loader and the consumers share ends them together. Who waits for a head sees the
+ * error. */
 DT_DEVICE void dt_carry_fail(const dt_attention_kernel &a) {
   atomicCAS(&a.header->error, 0u, (uint32_t)DT_ATTENTION_ERROR_CARRY);
 }
@@ -57,8 +58,8 @@ DT_DEVICE void dt_carry_publish(const dt_attention_kernel &a, const dt_attention
 }
 
 /* Two items are under way: while one leaves shared memory the next is loaded, and the one before is told when it is
- * written. So all CTAs keep the link busy, and no more is under way than it takes without holding up the operands' loads
- * (docs/model.md: Q). Tickets are drawn an item ahead of their use. */
+ * written. So all CTAs keep the link busy, and no more is under way than it takes without holding up the operands'
+ * loads (docs/model.md: Q). Tickets are drawn an item ahead of their use. */
 template <class C> DT_DEVICE void dt_attention_carry_run(const dt_attention_kernel &a, uint32_t shared) {
   const uint32_t count = (uint32_t)a.carry.count, none = UINT32_MAX;
   uint32_t item = atomicAdd(a.carry.ticket, 1u);

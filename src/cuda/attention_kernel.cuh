@@ -314,7 +314,8 @@ DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_co
 }
 
 /* Behind this CTA's last tile: no more for the sending warp. */
-template <class C> DT_DEVICE void dt_attention_send_end(const dt_attention_kernel &a, const dt_attention_consumer<C> &c) {
+template <class C>
+DT_DEVICE void dt_attention_send_end(const dt_attention_kernel &a, const dt_attention_consumer<C> &c) {
   if (!C::SENDS || !a.paced || c.group != 0) return;
   if (threadIdx.x == 0) dt_store_shared_word(c.shared + C::SHARED_SENT_END, c.sent + 1);
   dt_group_sync(0); /* no warp may arrive here before all have arrived for the tile before */

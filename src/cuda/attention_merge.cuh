@@ -44,8 +44,8 @@ DT_DEVICE void dt_piece_write(const dt_attention_kernel &a, uint32_t shared, uin
   dt_store_shared_word(shared + C::SHARED_MERGE + 8 * group + 4 * n, last);
 }
 
-/* Four columns of a row from all pieces to their owner. All loads are under way at once: a consumer that merges computes
- * nothing meanwhile. */
+/* Four columns of a row from all pieces to their owner. All loads are under way at once: a consumer that merges
+ * computes nothing meanwhile. */
 template <class C>
 DT_DEVICE void dt_row_merge(const dt_attention_kernel &a, const dt_attention_piece &piece,
                             const dt_attention_item &item, int32_t row, int32_t column) {

@@ -172,7 +172,8 @@ DT_DEVICE int32_t dt_attention_ctas() {
 template <class C> DT_DEVICE int32_t dt_attention_first_tile(const dt_attention_kernel &a) {
   return C::CAUSAL ? (int32_t)atomicAdd(&a.header->next, 1u) : a.cut_tiles + dt_attention_cta();
 }
-/* The next work of this CTA: its pieces, then whole tiles. Next: of a tile; below 0: so many places for pieces are left. */
+/* The next work of this CTA: its pieces, then whole tiles. Next: of a tile; below 0: so many places for pieces are
+ * left. */
 template <class C> DT_DEVICE dt_attention_item dt_attention_next(const dt_attention_kernel &a, int32_t &next) {
   /* One call of dt_attention_tile_at: the loader has few registers. */
   dt_attention_piece piece = {};
@@ -180,7 +181,8 @@ template <class C> DT_DEVICE dt_attention_item dt_attention_next(const dt_attent
   if (C::CUT && next < 0) {
     merge = next + DT_ATTENTION_PIECES;
     piece = a.pieces[dt_attention_cta()][merge];
-    next = piece.blocks > 0 && next < -1 ? next + 1 : dt_attention_first_tile<C>(a); /* none: nor are there any behind */
+    /* No piece: nor are there any behind. */
+    next = piece.blocks > 0 && next < -1 ? next + 1 : dt_attention_first_tile<C>(a);
     index = piece.blocks > 0 ? piece.tile : next;
   }
   if (piece.blocks == 0) next = C::CAUSAL ? dt_attention_first_tile<C>(a) : next + dt_attention_ctas();
@@ -233,8 +235,8 @@ DT_DEVICE void dt_attention_load_block(const CUtensorMap *map, uint32_t to, int3
   for (int32_t x = 0; x < C::D / 64; x++) dt_tensor_load_3d(to + x * C::N * 128, map, 64 * x, head, row, full);
 }
 
-/* Which block of V follows the K that was issued last; row < 0: none, the end. A K is issued two steps behind a step whose
- * V has come, so four places are enough. */
+/* Which block of V follows the K that was issued last; row < 0: none, the end. A K is issued two steps behind a step
+ * whose V has come, so four places are enough. */
 template <class C>
 DT_DEVICE void dt_attention_value_ask(uint32_t shared, uint32_t step, int32_t head, int32_t row) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(shared + C::SHARED_VALUES + step % C::VALUES * 8), "r"(head),
@@ -265,8 +267,8 @@ template <class C> DT_DEVICE void dt_attention_load_values(const dt_attention_ke
   }
 }
 
-/* A head's word, or its late one, unless this thread has seen it: what it saw of the last head is four times that, 1 more
- * for the word, 2 for the late one. Kept in shared memory: the loader has few registers. */
+/* A head's word, or its late one, unless this thread has seen it: what it saw of the last head is four times that, 1
+ * more for the word, 2 for the late one. Kept in shared memory: the loader has few registers. */
 template <class C>
 DT_DEVICE bool dt_attention_see(const dt_attention_kernel &a, uint32_t shared, const uint32_t *words, int32_t head,
                                 int32_t kind) {
@@ -298,12 +300,14 @@ template <class C> DT_DEVICE void dt_attention_load(const dt_attention_kernel &a
       const uint32_t stage = k_step % C::STAGES;
       const int32_t row = (item.block - j) * C::N;
       if (item.blocks > 0) {
-        if (C::CARRIES && row < a.carry.late_rows && !dt_attention_see<C>(a, shared, a.carry.late, item.head, 2)) return;
+        if (C::CARRIES && row < a.carry.late_rows && !dt_attention_see<C>(a, shared, a.carry.late, item.head, 2))
+          return;
         if (!dt_attention_wait<C>(a, shared, B::k_empty(shared, stage), (k_step / C::STAGES & 1) ^ 1,
                                   DT_ATTENTION_ERROR_FREE_K))
           return;
         dt_attention_load_block<C>(C::CARRIES && row >= a.own_kv_row ? &a.own_k : &a.k,
-                                   shared + C::SHARED_K + stage * C::BLOCK_BYTES, kv_head, row, B::k_full(shared, stage));
+                                   shared + C::SHARED_K + stage * C::BLOCK_BYTES, kv_head, row,
+                                   B::k_full(shared, stage));
         dt_attention_value_ask<C>(shared, k_step++, kv_head, row);
       }
       if (j > 0) continue;
@@ -320,7 +324,8 @@ template <class C> DT_DEVICE void dt_attention_load(const dt_attention_kernel &a
         const int32_t q_row = item.row + (int32_t)(64 * group);
         const CUtensorMap *map = C::CARRIES && q_row >= a.own_q_row ? &a.own_q : &a.q;
 #pragma unroll
-        for (int32_t x = 0; x < C::D / 64; x++) dt_tensor_load_3d(to + x * 64 * 128, map, 64 * x, item.head, q_row, full);
+        for (int32_t x = 0; x < C::D / 64; x++)
+          dt_tensor_load_3d(to + x * 64 * 128, map, 64 * x, item.head, q_row, full);
       }
     }
     if (item.blocks == 0) break;

@@ -1,8 +1,8 @@
 /* Rows of finished tiles to another device, by a warp of its own: as fast as the link takes them, and no faster, while
  * the consumers compute the next tile.
  *
- * Each warpgroup leaves its rows of a tile in shared memory, with a destination behind each. A few rows are under way at
- * a time, so many that a tile's are gone when the next tile is done: then they leave evenly, and hold up no loads.
+ * Each warpgroup leaves its rows of a tile in shared memory, with a destination behind each. A few rows are under way
+ * at a time, so many that a tile's are gone when the next tile is done: then they leave evenly, and hold up no loads.
  */
 #ifndef DT_CUDA_ATTENTION_SEND_CUH
 #define DT_CUDA_ATTENTION_SEND_CUH
