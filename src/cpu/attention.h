@@ -80,7 +80,7 @@ struct dt_attention {
   uint64_t epoch;
   const dt_attention_input *input;
   dt_team *team;
-  int32_t thread_count;
+  int32_t thread_count, blas_buffers;
   dt_attention_thread *threads;
   size_t span_room; /* of each thread */
   dt_span *spans;   /* of the last forward, all threads */

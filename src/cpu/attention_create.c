@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "cpu/attention.h"
+#include "cpu/blas_memory.h"
 #include "cpu/executor.h"
 
 /* Beside overlapped tiles the way in leaves most of the link's buffer to them, since a store that blocks is a worker
@@ -66,6 +67,7 @@ static dt_status make_worker(const dt_attention *a, dt_attention_thread *thread)
 }
 
 static void free_threads(dt_attention *a) {
+  blas_release(a->blas_buffers);
   for (int32_t i = 0; a->threads && i < a->thread_count; i++) {
     dt_attention_thread *thread = &a->threads[i];
     void *owned[] = {thread->q,   thread->o,   thread->scores,  thread->k,    thread->v,
@@ -100,6 +102,9 @@ static dt_status allocate_local(dt_attention *a) {
   a->thread_count = a->config.workers + a->config.consumers;
   a->threads = calloc((size_t)a->thread_count, sizeof(*a->threads));
   if (!a->kept || !a->threads) return dt_fail(DT_ERR_MEMORY, "tokens: out of memory for %zu bytes", a->kept_bytes);
+  if (blas_reserve(a->config.workers))
+    return dt_fail(DT_ERR_MEMORY, "workers: out of memory for the BLAS buffers of %d", a->config.workers);
+  a->blas_buffers = a->config.workers;
   for (int32_t i = 0; i < a->thread_count; i++) {
     dt_attention_thread *thread = &a->threads[i];
     thread->attention = a;

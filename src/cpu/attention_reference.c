@@ -7,6 +7,7 @@
 #include <draintile/attention.h>
 
 #include "core/error.h"
+#include "cpu/blas_memory.h"
 #include "cpu/kernels.h"
 #include "plan/ulysses.h"
 
@@ -83,6 +84,7 @@ dt_status dt_attention_reference(const dt_attention_config *config, const void *
                             .causal = config->causal,
                             .tile_rows = 1}};
   dt_status status = dt_ulysses_init(&r.layout);
+  if (!status && blas_ensure(1)) status = dt_fail(DT_ERR_MEMORY, "reference: no memory for a BLAS buffer");
   if (status) return status;
   size_t width = (size_t)config->head_dim, kv = (size_t)config->kv_tokens;
   r.k = malloc((kv * width + 1) * sizeof(double));

@@ -134,7 +134,7 @@ struct dt_moe {
   size_t span_count, span_capacity;
 
   /* the pool */
-  int32_t thread_count;
+  int32_t thread_count, blas_buffers;
   dt_thread *threads;
   dt_team *team;
   int64_t task_end;

@@ -7,6 +7,7 @@
 #include "comm/clock.h"
 #include "core/error.h"
 #include "core/random.h"
+#include "cpu/blas_memory.h"
 
 enum { SIDE_MIN = 64, SIDE_MAX = 8192, THREADS_MAX = 1024 };
 
@@ -61,6 +62,7 @@ dt_status dt_sgemm_rate(int32_t threads, int32_t side, int32_t repeats, double *
   if (side < SIDE_MIN || side > SIDE_MAX)
     return dt_fail(DT_ERR_ARGUMENT, "side: %d; allowed: %d to %d", side, SIDE_MIN, SIDE_MAX);
   if (repeats < 1) return dt_fail(DT_ERR_ARGUMENT, "repeats: %d; allowed: 1 or more", repeats);
+  if (blas_ensure(threads)) return dt_fail(DT_ERR_MEMORY, "threads: %d: no memory for their BLAS buffers", threads);
   gemm_thread *all = calloc((size_t)threads, sizeof(*all));
   if (!all) return dt_fail(DT_ERR_MEMORY, "threads: %d: no memory", threads);
   int ready = 1;

@@ -54,7 +54,7 @@ dt_status dt_panels_create(dt_thread *thread) {
 }
 
 void dt_panels_destroy(dt_thread *thread) {
-  if (thread->consumer) return;
+  if (thread->consumer || !thread->moe) return; /* not even begun */
   const sizes s = panel_sizes(thread->moe);
   for (int32_t i = 0; i < thread->a_count; i++) dt_pages_free(thread->a[i].rows, s.a);
   for (int i = 0; i < 3; i++) dt_pages_free(thread->b[i].rows, s.b[i]);

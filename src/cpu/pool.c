@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "cpu/blas_memory.h"
 
 dt_status dt_layer_refuse(dt_moe *moe, dt_status status, const char *detail) {
   dt_failure_record(&moe->failure, status, detail);
@@ -79,6 +80,9 @@ dt_status dt_pool_create(dt_moe *moe) {
   moe->thread_count = moe->config.workers + moe->config.consumers;
   moe->threads = calloc((size_t)moe->thread_count, sizeof(*moe->threads));
   if (!moe->threads) return dt_fail(DT_ERR_MEMORY, "workers: out of memory for %d threads", moe->thread_count);
+  if (blas_reserve(moe->config.workers))
+    return dt_fail(DT_ERR_MEMORY, "workers: out of memory for the BLAS buffers of %d", moe->config.workers);
+  moe->blas_buffers = moe->config.workers;
   for (int32_t i = 0; i < moe->thread_count; i++) {
     dt_status status = prepare_thread(moe, &moe->threads[i], i);
     if (status) return status;
@@ -88,6 +92,7 @@ dt_status dt_pool_create(dt_moe *moe) {
 
 void dt_pool_destroy(dt_moe *moe) {
   dt_team_destroy(moe->team);
+  blas_release(moe->blas_buffers);
   if (!moe->threads) return;
   for (int32_t i = 0; i < moe->thread_count; i++) {
     dt_thread *thread = &moe->threads[i];

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "cpu/blas_memory.h"
 
 enum { BLOCK_ROWS = 256 }; /* of weights widened at a time */
 
@@ -33,7 +34,7 @@ static dt_status reserve(reference_space *space, int64_t hidden, int64_t middle,
   space->gate = malloc(count * BLOCK_ROWS * sizeof(double));
   space->up = malloc(count * BLOCK_ROWS * sizeof(double));
   space->act = malloc(count * (size_t)middle * sizeof(double));
-  if (space->narrow && space->wide && space->gate && space->up && space->act) return DT_OK;
+  if (space->narrow && space->wide && space->gate && space->up && space->act && blas_ensure(1) == 0) return DT_OK;
   release(space);
   dt_fail(DT_ERR_MEMORY, "reference: %lld rows of %lld: no memory", (long long)rows, (long long)middle);
   return DT_ERR_MEMORY;
