@@ -87,10 +87,24 @@ static void no_value_says_so(void **state) {
     }
 }
 
+/* A type has a size as long as it has a name, but for blocks; what is no type has neither. */
+static void types_have_sizes(void **state) {
+  (void)state;
+  int32_t types = 0;
+  while (strcmp(dt_dtype_name((dt_dtype)types), "unknown") != 0) {
+    assert_int_equal(dt_dtype_bytes((dt_dtype)types) == 0, types == DT_DTYPE_MXFP4);
+    types++;
+  }
+  assert_int_equal(types, DT_DTYPE_F64 + 1);
+  assert_int_equal(dt_dtype_bytes((dt_dtype)types), 0);
+  assert_int_equal(dt_dtype_bytes((dt_dtype)-1), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_value_has_its_own),
       cmocka_unit_test(no_value_says_so),
+      cmocka_unit_test(types_have_sizes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

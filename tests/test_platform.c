@@ -86,6 +86,7 @@ static dt_platform *make_platform(void) {
                                   .point_count = 2};
   assert_int_equal(dt_platform_add_table(platform, &capacities), DT_OK);
   assert_int_equal(dt_platform_add_table(platform, &capacities), DT_ERR_ARGUMENT);
+  assert_int_equal(dt_platform_add_table(platform, &table), DT_ERR_ARGUMENT); /* nor the first again */
   assert_int_equal(dt_platform_add_note(platform, "two GPUs, \"NV18\""), DT_OK);
   return platform;
 }
