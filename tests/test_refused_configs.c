@@ -89,6 +89,30 @@ static void moe_fields(void **state) {
   dt_moe_destroy(moe);
 }
 
+/* A rank without tokens passes nothing; what else is wrong with an input ends the layer, and the error stays. */
+static void moe_inputs(void **state) {
+  (void)state;
+  static const struct {
+    int64_t tokens;
+    dt_status status;
+    const char *detail;
+  } cases[] = {{0, DT_OK, ""},
+               {1, DT_ERR_ARGUMENT, "hidden, ids, weights, output: must be given for 1 tokens"},
+               {-1, DT_ERR_ARGUMENT, "tokens: -1; allowed: 0 or more"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    layer *l = NULL;
+    assert_int_equal(open_layer((void **)&l), DT_OK);
+    dt_moe *moe = NULL;
+    assert_int_equal(dt_moe_create(l->comm, &l->config, &l->weights, &moe), DT_OK);
+    const dt_moe_input input = {.tokens = cases[i].tokens}, nothing = {.tokens = 0};
+    assert_int_equal(dt_moe_forward(moe, &input, NULL, NULL), cases[i].status);
+    if (cases[i].status) starts_with(cases[i].detail);
+    assert_int_equal(dt_moe_forward(moe, &nothing, NULL, NULL), cases[i].status);
+    dt_moe_destroy(moe);
+    dt_comm_destroy(l->comm);
+  }
+}
+
 /* A rank without a consumer is refused in the agreement already: on all ranks. */
 static void moe_agreement(void **state) {
   layer *l = *state;
@@ -183,6 +207,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(moe_fields, open_layer, close_layer),
       cmocka_unit_test_setup_teardown(moe_agreement, open_layer, close_layer),
+      cmocka_unit_test(moe_inputs),
       cmocka_unit_test(comm_fields),
       cmocka_unit_test_setup_teardown(attention_fields, open_layer, close_layer),
       cmocka_unit_test(router_arguments),
