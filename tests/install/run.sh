@@ -24,6 +24,7 @@ export PKG_CONFIG_PATH="$directory/pkgconfig"
 cc -std=c11 "$here/consumer.c" -o "$work/consumer" $(pkg-config --cflags --libs draintile)
 LD_LIBRARY_PATH="$directory" "$work/consumer"
 for example in "$work"/prefix/share/doc/draintile/examples/*.c; do
+  # shellcheck disable=SC2046  # flags are words
   cc -std=c11 -pthread "$example" -o "$work/example" $(pkg-config --cflags --libs draintile) -lm
   LD_LIBRARY_PATH="$directory" "$work/example"
 done
