@@ -89,6 +89,18 @@ load common
   [ ! -e "$file" ]
 }
 
+@test "closed standard streams: what is written there does not end up in a file" {
+  make_inputs 40
+  moe --repeat 1 >/dev/null
+  mv "$BATS_TEST_TMPDIR/output.safetensors" "$BATS_TEST_TMPDIR/expected"
+  moe --repeat 1 --schedule auto --explain --json "$BATS_TEST_TMPDIR/results" >/dev/null 2>&-
+  cmp "$BATS_TEST_TMPDIR/expected" "$BATS_TEST_TMPDIR/output.safetensors"
+  rm "$BATS_TEST_TMPDIR/output.safetensors"
+  run -3 moe --repeat 1 --schedule auto --explain --json "$BATS_TEST_TMPDIR/results" <&- >&- 2>&-
+  cmp "$BATS_TEST_TMPDIR/expected" "$BATS_TEST_TMPDIR/output.safetensors"
+  jq -e '.schema == "draintile-moe"' "$BATS_TEST_TMPDIR/results"
+}
+
 @test "more tokens than memory: said at once, not found out by the kernel" {
   make_inputs 40
   local file=$BATS_TEST_TMPDIR/huge.safetensors

@@ -1,7 +1,9 @@
 /* draintile: the command over the public API of libdraintile. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <draintile/version.h>
 
@@ -28,7 +30,15 @@ static void print_overview(FILE *out) {
                "77 skipped (no such device).\n");
 }
 
+/* A file that is opened where a standard stream was closed would get what is printed there. Nothing can be written to
+ * what is put in its place. */
+static void occupy_closed_streams(void) {
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; descriptor++)
+    if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0) return;
+}
+
 int main(int argc, char **argv) {
+  occupy_closed_streams();
   if (argc < 2) {
     print_overview(stderr);
     return TOOL_USAGE;
