@@ -96,7 +96,9 @@ load common
   moe --repeat 1 --schedule auto --explain --json "$BATS_TEST_TMPDIR/results" >/dev/null 2>&-
   cmp "$BATS_TEST_TMPDIR/expected" "$BATS_TEST_TMPDIR/output.safetensors"
   rm "$BATS_TEST_TMPDIR/output.safetensors"
-  run -3 moe --repeat 1 --schedule auto --explain --json "$BATS_TEST_TMPDIR/results" <&- >&- 2>&-
+  local code=0
+  moe --repeat 1 --schedule auto --explain --json "$BATS_TEST_TMPDIR/results" <&- >&- 2>&- || code=$?
+  [ "$code" -eq 3 ] # the tables went nowhere
   cmp "$BATS_TEST_TMPDIR/expected" "$BATS_TEST_TMPDIR/output.safetensors"
   jq -e '.schema == "draintile-moe"' "$BATS_TEST_TMPDIR/results"
 }
