@@ -112,6 +112,11 @@ teardown() {
   refused 2 '--trace: .*/output.safetensors; allowed: another file than --output'
   run --separate-stderr moe --json "$BATS_TEST_TMPDIR/a" --trace "$BATS_TEST_TMPDIR/a"
   refused 2 '--trace: .*/a; allowed: another file than --json'
+  ln "$BATS_FILE_TMPDIR/tokens.safetensors" "$BATS_TEST_TMPDIR/b" # the same file by another name
+  for option in --output --json --trace; do
+    run --separate-stderr moe $option "$BATS_TEST_TMPDIR/b"
+    refused 2 "$option: .*/b; allowed: another file than --input"
+  done
   echo '{"counts": [[1, 2], [3, 4]]}' >"$BATS_TEST_TMPDIR/counts"
   run --separate-stderr "$DRAINTILE" simulate --counts "$BATS_TEST_TMPDIR/counts" --ranks 4 --gemm-rate 1e9
   refused 2 '--counts: .*/counts; allowed: without --ranks, --experts and --routing'
