@@ -103,6 +103,23 @@ load common
   jq -e '.schema == "draintile-moe"' "$BATS_TEST_TMPDIR/results"
 }
 
+@test "pictures: a folder that is none, a name that gnuplot would run, no gnuplot" {
+  local platform=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json
+  plot() { "$DRAINTILE" calibrate --from "$platform" --plot "$1"; }
+  touch "$BATS_TEST_TMPDIR/file"
+  run --separate-stderr plot "$BATS_TEST_TMPDIR/file"
+  refused 3 "--plot: $BATS_TEST_TMPDIR/file: Not a directory"
+  [ -z "$output" ]
+  cd "$BATS_TEST_TMPDIR"
+  for name in '|touch run #' 'a`touch run`' 'a"b'; do
+    run --separate-stderr plot "$name"
+    refused 2 'allowed: no quotes, backslashes, backticks or bars'
+  done
+  [ ! -e run ]
+  run --separate-stderr env PATH=/nonexistent "$DRAINTILE" calibrate --from "$platform" --plot pictures
+  refused 3 'gnuplot: failed, or is not installed'
+}
+
 @test "more tokens than memory: said at once, not found out by the kernel" {
   make_inputs 40
   local file=$BATS_TEST_TMPDIR/huge.safetensors

@@ -1,10 +1,12 @@
 /* Pictures by gnuplot: data as inline blocks of one script, fed through a pipe. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "args.h"
 #include "calibrate_report.h"
@@ -260,14 +262,22 @@ static void plot_sensitivity(const picture *p, const dt_platform *platform, cons
 }
 
 int plot_platform(const dt_platform *platform, const char *verification, const char *folder) {
-  if (strpbrk(folder, "\"\\\n")) return log_fail(TOOL_USAGE, "--plot: %s; allowed: no quotes or backslashes", folder);
+  if (strpbrk(folder, "\"\\\n`|")) /* which gnuplot would end the name with, or run */
+    return log_fail(TOOL_USAGE, "--plot: %s; allowed: no quotes, backslashes, backticks or bars", folder);
   if (mkdir(folder, 0777) != 0 && errno != EEXIST)
     return log_fail(TOOL_FAILED, "--plot: %s: %s", folder, strerror(errno));
+  const int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0 || faccessat(descriptor, ".", W_OK | X_OK, 0) != 0) {
+    const int cause = errno;
+    if (descriptor >= 0) close(descriptor);
+    return log_fail(TOOL_FAILED, "--plot: %s: %s", folder, strerror(cause));
+  }
+  close(descriptor);
   const char *operation = main_operation(platform);
   int code;
   if (!operation) return log_fail(TOOL_USAGE, "--plot: the platform has no issue times one way");
   void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* without gnuplot the script has no reader */
-  picture p = {popen("gnuplot", "w"), folder};
+  picture p = {popen("command -v gnuplot >/dev/null && exec gnuplot", "w"), folder};
   if (!p.script) {
     code = log_fail(TOOL_FAILED, "gnuplot: %s", strerror(errno));
     signal(SIGPIPE, before);
