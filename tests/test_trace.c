@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -210,6 +211,30 @@ static void a_full_device_is_reported_and_stays_a_device(void **state) {
   assert_true(S_ISCHR(found.st_mode));
 }
 
+/* The mask of new files belongs to the whole process: a library must not change it, not for a moment. This one stands
+ * before the C library's. */
+static int mask_changes;
+
+mode_t umask(mode_t mask) {
+  mask_changes++;
+  return (mode_t)syscall(SYS_umask, mask);
+}
+
+static void the_mask_of_new_files_stays(void **state) {
+  (void)state;
+  const dt_trace_rank rank = {.name = "x"};
+  struct stat file;
+  const mode_t before = umask(027);
+  mask_changes = 0;
+  const dt_status status = dt_trace_write(path, &rank, 1);
+  const int changes = mask_changes;
+  umask(before);
+  assert_int_equal(status, DT_OK);
+  assert_int_equal(changes, 0);
+  assert_int_equal(stat(path, &file), 0);
+  assert_int_equal(file.st_mode & 0777, 0640);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(overlapping_slices_are_cut_to_nest, setup, teardown),
@@ -219,6 +244,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(no_spans_is_valid_json, setup, teardown),
       cmocka_unit_test(failed_writes_name_the_path_and_leave_nothing),
       cmocka_unit_test(a_full_device_is_reported_and_stays_a_device),
+      cmocka_unit_test_setup_teardown(the_mask_of_new_files_stays, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

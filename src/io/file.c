@@ -27,24 +27,30 @@ static dt_status open_special(const char *path, dt_output_file *file) {
   return DT_OK;
 }
 
+/* A new file under a name of its own beside `path`, with the mode that the process gives new files. -1 with errno. */
+static int create_beside(const char *path, char *name, size_t room) {
+  int descriptor, attempt = 0;
+  do {
+    snprintf(name, room, "%s.%ld.%d.partial", path, (long)getpid(), attempt++);
+    descriptor = open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+  } while (descriptor < 0 && errno == EEXIST && attempt < 1000);
+  return descriptor;
+}
+
 dt_status dt_output_open(const char *path, dt_output_file *file) {
   if (is_special(path)) return open_special(path, file);
-  size_t length = strlen(path);
-  char *copy = strdup(path), *temporary = malloc(length + sizeof ".XXXXXX");
+  size_t room = strlen(path) + 64;
+  char *copy = strdup(path), *temporary = malloc(room);
   dt_status status = DT_ERR_MEMORY;
   if (!copy || !temporary) {
     dt_fail(status, "%s: no memory for its name", path);
     goto free_names;
   }
-  snprintf(temporary, length + sizeof ".XXXXXX", "%s.XXXXXX", path);
-  int descriptor = mkstemp(temporary);
+  int descriptor = create_beside(path, temporary, room);
   if (descriptor < 0) {
     status = dt_fail(DT_ERR_IO, "%s: cannot create a file there: %s", path, strerror(errno));
     goto free_names;
   }
-  mode_t mask = umask(0);
-  umask(mask);
-  fchmod(descriptor, 0666 & ~mask);
   FILE *stream = fdopen(descriptor, "w");
   if (!stream) {
     status = dt_fail(DT_ERR_IO, "%s: %s", path, strerror(errno));
