@@ -1,17 +1,21 @@
 #!/bin/sh
-# Attention on two H200. With three files, merges what `draintile bench attention` and bench/peers/torch_ulysses.py
+# Attention on two H200. With files, merges what `draintile bench attention` and bench/peers/torch_ulysses.py
 # measured into bench/results/h200x2/attention.json; then writes docs/results/ulysses.md from that file. Nothing in
 # either is typed.
 #
-#   ulysses_tables.sh [BENCH.json TORCH.json COMMIT]
+#   ulysses_tables.sh [BENCH.json TORCH.json COMMIT [BENCH.json ...]]     of one job; rows that torch lacks are left out
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 results=$root/bench/results/h200x2/attention.json
 out=$root/docs/results/ulysses.md
 work=$(mktemp)
-trap 'rm -f "$work"' EXIT
+joined=$(mktemp)
+trap 'rm -f "$work" "$joined"' EXIT
 if [ $# -ge 3 ]; then
-  jq -n --slurpfile ours "$1" --slurpfile torch "$2" --arg commit "$3" \
+  first=$1 torch=$2 commit=$3
+  shift 3
+  jq -s '.[0] + {rows: [.[].rows[]], summary: {bit_equal: ([.[].summary.bit_equal] | all)}}' "$first" "$@" >"$joined"
+  jq -n --slurpfile ours "$joined" --slurpfile torch "$torch" --arg commit "$commit" \
     --slurpfile alone "$root/bench/results/h200/attention.json" '
     def of($row; $name): ($row.methods[] | select(.method == $name)).median_s;
     def best($row; $a; $b): [of($row; $a), of($row; $b)] | min;
