@@ -15,6 +15,7 @@ scripts/moe_tables.sh
 scripts/moe_prices.sh
 scripts/stores_tables.sh
 scripts/calibration_tables.sh
+scripts/plan_tables.sh
 
 overlap_table() { # file
   jq -r '
