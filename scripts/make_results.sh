@@ -66,18 +66,17 @@ gpu_table() {
   jq -nr --slurpfile attention $results/h200/attention.json --slurpfile gemm $results/h200/gemm.json \
     --slurpfile issue $results/h200/moe-issue.json --slurpfile moe $results/h200x2/moe.json \
     --slurpfile combine $results/h200x2/combine.json --slurpfile ulysses $results/h200x2/attention.json \
-    --slurpfile suite $results/h200x2/gpu-suite.json --rawfile prices docs/results/moe_prices.md '
+    --slurpfile suite $results/h200x2/gpu-suite.json '
     def two: . * 100 | round | tostring | if length < 3 then "0" * (3 - length) + . else . end | .[:-2] + "." + .[-2:];
     def us: . * 1e6 | round;
     def of($file; $page): "[\($file)](docs/results/\($page).md)";
-    def regret($n): [$prices | split("\n")[] | select(test("auto over the best"))][$n] | split("|")[4] | gsub(" "; "");
     ($attention[0].summary) as $a | ($gemm[0]) as $g | ($moe[0]) as $m | ($combine[0].summary) as $c | ($ulysses[0].summary) as $u |
     "| attention kernel, speed over cuDNN | at least \($a.kernel_over_cudnn_min_d64 | two) (D 64), \($a.kernel_over_cudnn_min_d128 | two) (D 128), \($a.kernel_over_cudnn_min_d256 | two) (D 256), \($a.kernel_over_cudnn_min_causal | two) (causal) | one GPU, \(of($attention[0].commit; "attention")) |",
     "| grouped GEMM, speed over the best library | at least \($g.summary.gemm_over_best_library_min | two), geometric mean \($g.summary.gemm_over_best_library_geomean | two) | one GPU, \($g.shapes | length) shapes, \(of($g.commit; "gemm")) |",
     "| MoE layer, speed over torch and NCCL in a CUDA graph | at least \($m.summary.torch_speedup_min | two), geometric mean \($m.summary.torch_speedup_geomean | two) | two GPUs, \($m.summary.rows) layers (torch of \($m.summary.rows - $m.summary.torch_same_job_rows) in an earlier job), \(of($m.commit; "moe")) |",
     "| its time over the limit of compute, link and memory | geometric mean \($m.summary.over_limit_geomean | two), most \($m.summary.over_limit_max_tokens_4096 | two) | same run |",
     "| interleave, speed over expert waves | geometric mean \($m.summary.interleave_over_wave_geomean | two), \($m.summary.interleave_over_wave_min | two) to \($m.summary.interleave_over_wave_max | two) | same run |",
-    "| time of the schedule that `auto` picks over the best, those layers | at most \(regret(0)) % longer in 95 of 100, \(regret(2)) % where no constant was fitted; as priced before that run \($m.summary.auto_regret_p95 * 1000 | round / 10) % | [prices](docs/results/moe_prices.md) of that engine by the present simulator |",
+    "| time of the form that `auto` picks over the best | at most \($m.summary.auto_regret_p95 * 1000 | round / 10) % longer in 95 of 100, as priced before the run | same run |",
     "| GEMM and combine in one (direct), time over its limit | at most \($c.over_limit_max_k_2048 | two) at K 2048, \($c.over_limit_max_k_512 | two) at K 512 | two GPUs, \(of($combine[0].job.commit; "combine")) |",
     "| attention and both all-to-alls, speed over cuDNN and NCCL in a CUDA graph | at least \($u.torch_speedup_min_image | two) (images), \($u.torch_speedup_min_video | two) (video) | two GPUs, \(of($ulysses[0].commit; "ulysses")) |",
     "| host time to issue a MoE layer | \([$issue[0].runs[].median_s] | "\(min | us) to \(max | us)") us | one GPU, [\($issue[0].commit)](docs/results.md) |",
