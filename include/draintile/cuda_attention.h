@@ -26,8 +26,7 @@ typedef struct dt_cuda_attention_owner {
   int64_t first, rows;
   void *out;
   int64_t row_stride; /* elements between rows; a multiple of 8 */
-  int32_t remote;     /* 1: its tiles come before those of runs with 0 */
-  int32_t away;       /* 1: another device's memory */
+  int32_t remote;     /* 1: another device's memory: its tiles come first */
 } dt_cuda_attention_owner;
 
 /* Device pointers, 16-byte aligned; strides in elements, multiples of 8. */
@@ -48,9 +47,8 @@ typedef struct dt_cuda_attention {
   uint32_t arrived_target; /* compared by difference, has reached the target */
   const uint32_t *arrived_target_from; /* NULL, or device memory that holds the target instead (graph replays) */
   int32_t arrived_gates_stores;        /* 1: operands are there; head 0's word is waited for before rows are stored */
-  int32_t paced;    /* 1: rows of runs that are away are stored as the link takes them; head_dim 256: as if 0 */
-  int32_t sms;      /* multiprocessors to use; 0: all */
-  double timeout_s; /* of a wait inside the kernel, below 4,000; 0: 10 */
+  int32_t sms;                         /* multiprocessors to use; 0: all */
+  double timeout_s;                    /* of a wait inside the kernel, below 4,000; 0: 10 */
 } dt_cuda_attention;
 void dt_cuda_attention_init(dt_cuda_attention *attention);
 

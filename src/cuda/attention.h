@@ -15,8 +15,7 @@ extern "C" {
 enum {
   DT_ATTENTION_HEADS_MAX = 1024,
   DT_ATTENTION_CTAS_MAX = 192,
-  DT_ATTENTION_PIECES = 2,     /* of a CTA */
-  DT_ATTENTION_TILE_PIECES = 8 /* of a tile: a word of 32 bits counts them in 8 and has a bit for each */
+  DT_ATTENTION_PIECES = 2 /* of a CTA */
 };
 
 /* A run of rows as the kernel takes it. Its tiles are those that start in it: where the next run lies behind it, the
@@ -27,7 +26,6 @@ typedef struct dt_attention_run {
   int64_t row_bytes;
   int32_t first, rows, tiles_end, tiles;
   int32_t start, end; /* of the first tile; of the runs that lie one behind the other */
-  int32_t away;       /* memory of another device */
 } dt_attention_run;
 
 /* Runs whose tiles go before those of the next group: remote ones, then local ones. */
@@ -64,8 +62,7 @@ typedef enum dt_attention_error {
   DT_ATTENTION_ERROR_FREE_V = 6,
   DT_ATTENTION_ERROR_ARRIVED = 7,
   DT_ATTENTION_ERROR_STOPPED = 8, /* by another kernel: what this one waits for will not come */
-  DT_ATTENTION_ERROR_CARRY = 9,
-  DT_ATTENTION_ERROR_FREE_SENT = 10
+  DT_ATTENTION_ERROR_CARRY = 9
 } dt_attention_error;
 
 /* Rows of one head that a CTA carries from a local tensor to a rank, by the copy engine. 32 bytes. */
@@ -88,30 +85,17 @@ typedef struct dt_attention_carry {
   uint32_t *ticket;                            /* the next item; 0 before the launch */
   const uint32_t *gate, *gate_target;          /* nothing is stored before the one, by difference, is at the other */
   uint32_t *arrived[DT_ATTENTION_CARRY_RANKS]; /* words at each rank */
-  const uint32_t *late;                        /* own words, [heads]: rows of k and v below late_rows have come */
-  int32_t late_rows;
-  /* 1: rows of q from own_q on, and of k and v from late_rows on, lie here, with strides of their own, and are read
-   * here, but by boxes that begin before. Element 0 of the first such row, this rank's first head. */
-  int32_t reads_own;
-  const void *own[3];
-  int64_t own_stride[3];
-  int32_t own_q;
-  /* Device memory: the first CTA enters, behind the kernel before. NULL: the ranks have met, or will, without it. */
-  const struct dt_ulysses_params *entry;
 } dt_attention_carry;
 
 typedef struct dt_attention_kernel {
-  CUtensorMap q, k, v;             /* [tokens][heads][D], boxes of 64 columns by the rows of a warpgroup or a block */
-  CUtensorMap own_q, own_k, own_v; /* the same, where boxes that start at own_q_row or own_kv_row or behind are read */
+  CUtensorMap q, k, v; /* [tokens][heads][D], boxes of 64 columns by the rows of a warpgroup or a block */
   dt_attention_run runs[DT_CUDA_ATTENTION_OWNERS_MAX + 1]; /* the last: read for rows that do not exist */
   dt_attention_group groups[2];
   dt_attention_header *header;
   float *scratch;
   const uint32_t *arrived, *arrived_target_from;
   uint32_t arrived_target;
-  int32_t own_q_row, own_kv_row; /* INT32_MAX: there are none */
-  int32_t arrived_gates_stores;  /* waited for before the first store, not before a head's first load */
-  int32_t paced; /* rows of runs that are away go by the sending warp, so many at a time, but for a CTA's last tile */
+  int32_t arrived_gates_stores; /* waited for before the first store, not before a head's first load */
   uint32_t timeout_us;
   int32_t heads, kv_heads, kv_tokens;
   int32_t causal_offset; /* causal: row i sees columns below i + causal_offset + 1 */
@@ -143,7 +127,7 @@ void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_sh
                        dt_attention_kernel *kernel);
 dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention);
 
-/* Also does what `carry` says, unless it is NULL: enters, at any head_dim; carries, at 64 or 128. */
+/* Also carries, unless `carry` is NULL; head_dim 64 or 128. */
 dt_status dt_attention_forward_carrying(const dt_cuda_attention *attention, const dt_attention_carry *carry,
                                         void *workspace, void *stream);
 dt_status dt_attention_forward_chosen(const dt_cuda_attention *attention, const dt_attention_choice *choice,

@@ -1,12 +1,11 @@
-/* What the attention's CTAs carry beside it: one thread a CTA. */
+/* What the attention's CTAs carry beside it: one thread a CTA, with two items under way in the copy engine. */
 #ifndef DT_CUDA_ATTENTION_CARRY_CUH
 #define DT_CUDA_ATTENTION_CARRY_CUH
 
 #include "cuda/attention_pipeline.cuh"
-#include "cuda/ulysses_meet.cuh"
+#include "cuda/words.cuh"
 
-/* Not SHARED_DEAD: only what the loader and the consumers share ends them together. Who waits for a head sees the
- * error. */
+/* Not SHARED_DEAD: only what the loader and the consumers share ends them together. Who waits for a head sees the error. */
 DT_DEVICE void dt_carry_fail(const dt_attention_kernel &a) {
   atomicCAS(&a.header->error, 0u, (uint32_t)DT_ATTENTION_ERROR_CARRY);
 }
@@ -44,10 +43,11 @@ DT_DEVICE bool dt_carry_loaded(const dt_attention_kernel &a, uint32_t shared, ui
   return true;
 }
 
-/* A group of its own also where there is nothing to store: groups are counted. */
 DT_DEVICE void dt_carry_store(const dt_attention_kernel &a, const dt_attention_carried &c, uint32_t from) {
-  if (c.from >= 0) dt_tensor_store_3d(&a.carry.to[c.to], 0, c.to_head, c.to_row, from);
+  if (c.from < 0) return;
+  dt_tensor_store_3d(&a.carry.to[c.to], 0, c.to_head, c.to_row, from);
   dt_bulk_commit();
+  dt_bulk_wait_all();
 }
 
 /* After its rows are written. Release: pairs with the acquire in dt_attention_arrived. */
@@ -57,36 +57,26 @@ DT_DEVICE void dt_carry_publish(const dt_attention_kernel &a, const dt_attention
   for (uint32_t i = 0; i < c.words; i++) dt_add_release_sys(word + i, c.weight);
 }
 
-/* Two items are under way: while one leaves shared memory the next is loaded, and the one before is told when it is
- * written. So all CTAs keep the link busy, and no more is under way than it takes without holding up the operands'
- * loads (docs/model.md: Q). Tickets are drawn an item ahead of their use. */
+/* Every store is waited for before the next, so that no more is under way than the link takes without holding up the
+ * operands' loads (docs/model.md: Q). */
 template <class C> DT_DEVICE void dt_attention_carry_run(const dt_attention_kernel &a, uint32_t shared) {
-  const uint32_t count = (uint32_t)a.carry.count, none = UINT32_MAX;
-  uint32_t item = atomicAdd(a.carry.ticket, 1u);
-  if (item >= count) return;
-  dt_carry_load<C>(a, shared, item, 0);
-  uint32_t next = atomicAdd(a.carry.ticket, 1u), before = none, stage = 0, phases = 0;
-  if (next < count) dt_carry_load<C>(a, shared, next, 1);
+  const uint32_t count = (uint32_t)a.carry.count;
+  uint32_t stage = 0, phases = 0, item = atomicAdd(a.carry.ticket, 1u);
   bool good = true, met = false;
+  if (item < count) dt_carry_load<C>(a, shared, item, 0);
   while (item < count) {
-    const uint32_t after = next < count ? atomicAdd(a.carry.ticket, 1u) : none;
+    const uint32_t next = good ? atomicAdd(a.carry.ticket, 1u) : count;
+    if (next < count) dt_carry_load<C>(a, shared, next, stage ^ 1);
     good = dt_carry_loaded<C>(a, shared, stage, phases >> stage & 1) && good;
     phases ^= 1u << stage;
     if (good && !met) good = met = dt_carry_gate(a);
     if (good) {
       dt_carry_store(a, a.carry.items[item], shared + C::SHARED_CARRY + stage * DT_ATTENTION_CARRY_BYTES);
-      dt_bulk_wait_read<0>();
-      if (after < count) dt_carry_load<C>(a, shared, after, stage);
-      dt_bulk_wait<1>();
-      if (before < count) dt_carry_publish(a, a.carry.items[before]);
+      dt_carry_publish(a, a.carry.items[item]);
     }
-    before = item;
-    item = next;
-    next = good ? after : none;
     stage ^= 1;
+    item = next;
   }
-  dt_bulk_wait<0>();
-  if (good) dt_carry_publish(a, a.carry.items[before]);
 }
 
 #endif

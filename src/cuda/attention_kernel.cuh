@@ -12,7 +12,6 @@
 #include "cuda/attention_merge.cuh"
 #include "cuda/attention_mma.cuh"
 #include "cuda/attention_pipeline.cuh"
-#include "cuda/attention_send.cuh"
 #include "cuda/attention_store.cuh"
 #include "cuda/launch.cuh"
 
@@ -25,7 +24,6 @@ template <class C> struct dt_attention_consumer {
   float shift[2], sum[2]; /* p is exp2(scale * score - shift); sum: of p in this thread's columns */
   bool ready;             /* the operands of the next step were seen */
   uint32_t debt;          /* bit n: piece n of this CTA is written and not merged */
-  uint32_t sent;          /* tiles given to the sending warp */
 };
 
 /* What Q number `sequence` is: valid until this warpgroup has waited for the one after the next. */
@@ -279,16 +277,12 @@ template <class C> DT_DEVICE void dt_attention_settle_debt(const dt_attention_ke
     for (int32_t n = 0; n < DT_ATTENTION_PIECES; n++)
       if (c.debt >> n & 1) dt_piece_merge<C>(a, c.shared, c.group, n);
     c.debt = 0;
-    for (int i = 0; i < C::D / 2; i++) c.o[i] = 0; /* of no use before and while merging needs the registers */
   }
 }
 
-/* A tile's O and its rows' sums are complete. Last: of this CTA, which the sending warp does not get: nothing is left
- * behind which it could hide. */
+/* A tile's O and its rows' sums are complete. */
 template <class C>
-DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_consumer<C> &c, uint32_t sequence,
-                                   bool last) {
-  typedef dt_attention_barriers<C> B;
+DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_consumer<C> &c, uint32_t sequence) {
   const dt_attention_item item = dt_attention_slot_read<C>(c.shared, sequence); /* again: not kept in registers */
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -300,26 +294,8 @@ DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_co
     c.debt |= 1u << item.merge;
     return;
   }
-  const bool sends = C::SENDS && !last && a.paced && a.runs[item.run].away;
-  if (sends)
-    dt_attention_wait<C>(a, c.shared, B::sent_empty(c.shared, c.group), (c.sent & 1) ^ 1, DT_ATTENTION_ERROR_FREE_SENT);
-  dt_attention_store<C>(a, item, sends ? c.shared + C::SHARED_SENT : 0, dt_attention_row(), c.o, c.sum);
-  if (sends) {
-    c.sent++;
-    dt_fence_async_shared();
-    __syncwarp();
-    dt_attention_release(B::sent_full(c.shared, c.group));
-  }
+  dt_attention_store<C>(a, item, dt_attention_row(), c.o, c.sum);
   dt_attention_settle_debt(a, c);
-}
-
-/* Behind this CTA's last tile: no more for the sending warp. */
-template <class C>
-DT_DEVICE void dt_attention_send_end(const dt_attention_kernel &a, const dt_attention_consumer<C> &c) {
-  if (!C::SENDS || !a.paced || c.group != 0) return;
-  if (threadIdx.x == 0) dt_store_shared_word(c.shared + C::SHARED_SENT_END, c.sent + 1);
-  dt_group_sync(0); /* no warp may arrive here before all have arrived for the tile before */
-  dt_attention_release(dt_attention_barriers<C>::sent_full(c.shared, 0));
 }
 
 template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel &a, uint32_t shared) {
@@ -328,10 +304,10 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
   const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   c.shared = shared;
   c.group = warp / 4;
-  c.step = c.debt = c.sent = 0;
+  c.step = c.debt = 0;
   uint32_t sequence = 0;
   dt_attention_item item = dt_attention_item_wait<C>(a, shared, c.group, sequence);
-  if (item.blocks == 0) return dt_attention_send_end(a, c);
+  if (item.blocks == 0) return;
   if (c.group + 1 == C::GROUPS) dt_turn_pass<C>(c.group);
   dt_attention_wait_k(a, c, 0);
   dt_turn_take<C>(c.group);
@@ -359,8 +335,7 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
       dt_mma_wait<0>();
       dt_settle(c.o);
       if (dt_load_shared_word(shared + C::SHARED_DEAD)) return; /* this tile is not whole, or may not be stored */
-      dt_attention_send_end(a, c);
-      dt_attention_finish(a, c, sequence - 1, true);
+      dt_attention_finish(a, c, sequence - 1);
       dt_attention_settle_debt(a, c);
       return;
     }
@@ -377,7 +352,7 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
     dt_attention_release(B::k_empty(shared, stage));
     dt_attention_release(B::v_empty(shared, before));
     if (next.blocks == 1) dt_attention_release(B::q_empty(shared, c.group));
-    dt_attention_finish(a, c, sequence - 1, false);
+    dt_attention_finish(a, c, sequence - 1);
     item = next;
   }
 }
@@ -400,16 +375,12 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   __syncthreads();
   if (warp >= 4 * C::GROUPS) {
     dt_registers_lower<C::REGISTERS_LOADER>();
-    if constexpr (C::SENDS)
-      if (warp == 4 * C::GROUPS + 2 && a.paced) return dt_attention_send_run<C>(a, shared);
-    if (warp == 4 * C::GROUPS + 1 && a.carry.entry != NULL && blockIdx.x == 0) dt_ulysses_enter(*a.carry.entry);
     if (threadIdx.x % 32 != 0) return;
     if (warp == 4 * C::GROUPS) {
       dt_attention_load<C>(a, shared);
       dt_grid_wait(); /* whoever follows this kernel also follows the one before, which `arrived` let it overtake */
       return;
     }
-    if (warp == 4 * C::GROUPS + 3) return dt_attention_load_values<C>(a, shared);
     if constexpr (C::CARRIES)
       if (warp == 4 * C::GROUPS + 1 && a.carry.count > 0) dt_attention_carry_run<C>(a, shared);
   } else {
@@ -423,9 +394,9 @@ static cudaError_t dt_attention_launch(const dt_attention_kernel *kernel, int ct
   cudaError_t error = cudaFuncSetAttribute(dt_attention_forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            (int)C::SHARED_ALLOCATION);
   if (error != cudaSuccess) return error;
-  /* What it reads may wait for its words, not for the kernel before; but a rank enters behind that. */
+  /* What it reads may wait for its words, not for the kernel before. */
   return dt_launch_early((const void *)dt_attention_forward_kernel<C>, kernel, ctas, C::THREADS, C::SHARED_ALLOCATION,
-                         kernel->arrived != NULL && kernel->carry.entry == NULL, stream);
+                         kernel->arrived != NULL, stream);
 }
 
 template <int D, int N, int Groups, bool Half, bool Causal>

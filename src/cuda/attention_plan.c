@@ -50,7 +50,6 @@ static void plan_runs(const dt_cuda_attention *attention, int32_t tile_rows, int
     run->row_bytes = 2 * owner->row_stride;
     run->first = (int32_t)owner->first;
     run->rows = (int32_t)owner->rows;
-    run->away = owner->away;
   }
   group->runs_end = *next;
   plan_tiles(attention, tile_rows, group, kernel->runs);
@@ -70,35 +69,21 @@ static int32_t head_section(const dt_cuda_attention *attention) {
 
 /* Cuts the tiles that do not fill a round, the first of the order, into pieces of equal length, in CTAs one after the
  * other; a cut near a tile's edge goes there. Only where the round would waste more than merging costs. */
-enum { CUT_WASTE_PERCENT = 10, CUT_BLOCKS_MIN = 4, CUT_SNAP = 2, CUT_WHOLE_FROM = 3 };
-
-/* Where worker c's piece ends, counted from the first tile's first block, if no piece has parts of two tiles: a CTA
- * with two pieces pays twice for writing and merging, more than a piece of a fifth of a tile is longer than one of a
- * sixth. */
-static int64_t piece_end(int32_t c, int32_t workers, int32_t rest, int32_t blocks) {
-  const int32_t tile = (int32_t)(((int64_t)c * rest + rest - 1) / workers);
-  const int32_t first = (int32_t)((int64_t)tile * workers / rest),
-                end = (int32_t)((int64_t)(tile + 1) * workers / rest);
-  return (int64_t)tile * blocks + (int64_t)blocks * (c + 1 - first) / (end - first);
-}
-
+enum { CUT_WASTE_PERCENT = 10, CUT_BLOCKS_MIN = 4, CUT_SNAP = 2, CUT_PIECES_MAX = 8 };
 static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, dt_attention_kernel *kernel) {
   const int32_t rounds = tiles / ctas, rest = tiles % ctas;
   if (rest == 0 || blocks > UINT16_MAX) return;
   if ((ctas - rest) * 100 < CUT_WASTE_PERCENT * ctas * (rounds + 1)) return;
   const int64_t total = (int64_t)rest * blocks;
-  const int32_t most = (DT_ATTENTION_TILE_PIECES - 2) * rest; /* a tile's first and last piece may be parts */
-  const int32_t workers = ctas < most ? ctas : most;
+  const int32_t workers = ctas < CUT_PIECES_MAX / 2 * rest ? ctas : CUT_PIECES_MAX / 2 * rest;
   if (total / workers < CUT_BLOCKS_MIN) return;
   int32_t slabs = 0, tile_slab = 0, piece = 0;
   int64_t from = 0;
-  const int32_t whole = workers / rest >= CUT_WHOLE_FROM; /* then CTAs have a piece of one tile each */
   for (int32_t c = 0; c < workers; c++) {
     int64_t to = total * (c + 1) / workers;
     const int64_t past = to % blocks;
     if (past <= CUT_SNAP) to -= past;
     if (past >= blocks - CUT_SNAP) to += blocks - past;
-    if (whole) to = piece_end(c, workers, rest, blocks);
     for (int32_t n = 0; from < to; n++) {
       const int64_t tile = from / blocks, edge = (tile + 1) * blocks, end = to < edge ? to : edge;
       if (from % blocks == 0) {

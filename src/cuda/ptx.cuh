@@ -132,10 +132,6 @@ DT_DEVICE void dt_bulk_commit() {
 template <int Left> DT_DEVICE void dt_bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
 }
-/* Until at most `Left` of this thread's groups are not yet written. */
-template <int Left> DT_DEVICE void dt_bulk_wait() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Left) : "memory");
-}
 /* Until this thread's groups are written. */
 DT_DEVICE void dt_bulk_wait_all() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

@@ -84,10 +84,10 @@ static dt_status make_map(const dt_ulysses *u, CUtensorMap *map, void *memory, i
       "cuTensorMapEncodeTiled");
 }
 
-/* Where this rank's rows lie at a rank: those it owns, or all of a replicated text. */
-static int64_t place(const dt_ulysses_layout *l, int32_t self, int32_t rank, int32_t tensor, int part) {
-  if (l->text_replicated) return dt_ulysses_sent(l, tensor ? l->kv_tokens : l->tokens, self, rank, part).first;
-  return dt_ulysses_place(l, rank, tensor, self, part);
+/* Where this rank's rows of q lie at a rank: those it owns, or all of a replicated text. */
+static int64_t q_place(const dt_ulysses_layout *l, int32_t self, int32_t rank, int part) {
+  if (l->text_replicated) return dt_ulysses_sent(l, l->tokens, self, rank, part).first;
+  return dt_ulysses_q_place(l, rank, self, part);
 }
 
 /* Each map ends with its run: what a box holds beyond is not written. */
@@ -102,8 +102,8 @@ static dt_status make_maps(dt_ulysses *u) {
       for (int32_t tensor = 0; tensor < 3 && !status; tensor++) {
         const int32_t heads = tensor ? dt_ulysses_kv_count(l, r) : dt_ulysses_head_count(l, r);
         const dt_ulysses_rows run = dt_ulysses_sent(l, tensor ? l->kv_tokens : l->tokens, self, r, part);
-        uint8_t *to = u->arrivals->pieces[r] + 2 * dt_ulysses_tensor_at(l, r, tensor) +
-                      place(l, self, r, tensor, part) * heads * row;
+        const int64_t place = tensor ? run.first : q_place(l, self, r, part);
+        uint8_t *to = u->arrivals->pieces[r] + 2 * dt_ulysses_tensor_at(l, r, tensor) + place * heads * row;
         status = make_map(u, &u->move_in.to[dt_ulysses_map_in(r, part, tensor)], to, run.rows, heads);
       }
       const dt_ulysses_rows run = dt_ulysses_owned(l, l->tokens, r, part);
@@ -116,13 +116,10 @@ static dt_status make_maps(dt_ulysses *u) {
 
 /* What the attention's launch has no room for. */
 static dt_status upload_maps(dt_ulysses *u) {
-  const dt_ulysses_params *params = &u->move_in.params;
   dt_status status = device_memory(u, (void **)&u->carried_to, sizeof u->move_in.to, "tensor maps");
-  if (!status) status = device_memory(u, (void **)&u->entry, sizeof *params, "parameters");
-  cudaError_t error = cudaSuccess;
-  if (!status) error = cudaMemcpy(u->carried_to, u->move_in.to, sizeof u->move_in.to, cudaMemcpyHostToDevice);
-  if (!status && error == cudaSuccess) error = cudaMemcpy(u->entry, params, sizeof *params, cudaMemcpyHostToDevice);
-  return status ? status : dt_cuda_check(error, "tensor maps");
+  return status ? status
+                : dt_cuda_check(cudaMemcpy(u->carried_to, u->move_in.to, sizeof u->move_in.to, cudaMemcpyHostToDevice),
+                                "tensor maps");
 }
 
 static dt_status upload(dt_ulysses *u, dt_ulysses_table *table, dt_ulysses_moves *moves) {
@@ -160,20 +157,6 @@ static int32_t choose_senders(const dt_ulysses *u) {
   return senders < 1 ? 1 : senders > 16 ? 16 : (int32_t)senders;
 }
 
-/* Heads of the tiles that are cut, and up to those of the first round. */
-static dt_status first_round(const dt_ulysses *u, int32_t *first, int32_t *early) {
-  static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT;
-  const dt_attention_shape shape = dt_attention_shape_of(&u->attention);
-  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
-  if (!kernel) return dt_fail(DT_ERR_MEMORY, "plan: %zu bytes", sizeof *kernel);
-  dt_attention_plan(&u->attention, &shape, chosen.cut, u->attention.sms, kernel);
-  const int32_t tiles = kernel->groups[0].tiles_per_head, cut = kernel->cut_tiles;
-  free(kernel);
-  *first = tiles ? (cut + tiles - 1) / tiles : 0;
-  *early = tiles ? (cut + u->attention.sms + tiles - 1) / tiles : 0;
-  return DT_OK;
-}
-
 /* All copy all; or few beside the attention, once more of them have brought the first heads. */
 static dt_status make_tables(dt_ulysses *u) {
   const int32_t rank = dt_comm_rank(u->config.comm), blocks = u->sms, half = (blocks + 1) / 2;
@@ -185,9 +168,7 @@ static dt_status make_tables(dt_ulysses *u) {
   if (!status) status = upload(u, &table, &u->in_all);
   if (!status && !u->carries) status = dt_ulysses_table_in(&u->layout, rank, &few, &table);
   if (!status && !u->carries) status = upload(u, &table, &u->in_few);
-  int32_t first = 0, early = 0;
-  if (!status && u->carries) status = first_round(u, &first, &early);
-  if (!status && u->carries) status = dt_ulysses_table_carried(&u->layout, rank, first, early, &table);
+  if (!status && u->carries) status = dt_ulysses_table_carried(&u->layout, rank, &table);
   if (!status && u->carries) status = upload(u, &table, &u->carried);
   if (!status) status = dt_ulysses_table_out(&u->layout, rank, blocks, &table);
   if (!status) status = upload(u, &table, &u->out);
@@ -205,7 +186,7 @@ static void set_owners(const dt_ulysses *u, dt_cuda_attention *attention, int ke
     for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
       const int32_t owner = (self + i) % l->ranks;
       dt_ulysses_rows run = dt_ulysses_owned(l, l->tokens, owner, part);
-      const int64_t first = dt_ulysses_place(l, self, 0, owner, part);
+      const int64_t first = dt_ulysses_q_place(l, self, owner, part);
       if (dt_ulysses_by_owner(l)) { /* text and image lie together, here and there */
         if (part != DT_ULYSSES_TEXT) continue;
         run.rows = dt_ulysses_owned_rows(l, l->tokens, owner);
@@ -217,10 +198,8 @@ static void set_owners(const dt_ulysses *u, dt_cuda_attention *attention, int ke
                                      .out =
                                          u->output->pieces[owner] + (run.local * l->heads + l->head_first[self]) * row,
                                      .row_stride = (int64_t)l->heads * l->head_dim,
-                                     .remote = 1, /* one group: others' rows first, in the order of the runs */
-                                     .away = owner != self};
+                                     .remote = 1}; /* head by head, others' rows first */
       if (!kept || owner == self) continue;
-      o->away = 0;
       o->out = u->kept + first * heads * row;
       o->row_stride = (int64_t)heads * l->head_dim;
     }
@@ -255,7 +234,6 @@ static dt_status describe_attention(dt_ulysses *u) {
   /* Fixed, since it decides where tiles are cut: every run of this operator gives the same bits. */
   a->sms = u->config.attention.overlap_in && !u->carries && u->senders < u->sms ? u->sms - u->senders : u->sms;
   a->timeout_s = u->config.timeout_s;
-  a->paced = !u->config.direct_stores;
   u->head_to_kv = calloc((size_t)a->heads, sizeof *u->head_to_kv);
   if (!u->head_to_kv) return dt_fail(DT_ERR_MEMORY, "heads: %d", a->heads);
   for (int32_t h = 0; h < a->heads; h++) u->head_to_kv[h] = dt_ulysses_kv_of(l, self, h);
@@ -281,7 +259,7 @@ static dt_status make_windows(dt_ulysses *u) {
   const size_t arrivals = 2 * (size_t)dt_ulysses_tensor_at(l, self, 3);
   const size_t output = 2 * (size_t)(dt_ulysses_owned_rows(l, l->tokens, self) * l->heads * l->head_dim);
   const size_t control =
-      (size_t)l->ranks * sizeof(dt_ulysses_slot) + 2 * (size_t)dt_ulysses_head_count(l, self) * sizeof(uint32_t);
+      (size_t)l->ranks * sizeof(dt_ulysses_slot) + (size_t)dt_ulysses_head_count(l, self) * sizeof(uint32_t);
   u->device_bytes += arrivals + output + control;
   dt_status status = dt_comm_alloc(comm, arrivals, &u->arrivals);
   if (!status) status = dt_comm_alloc(comm, output, &u->output);
@@ -300,7 +278,6 @@ static void fill_params(dt_ulysses *u) {
     dt_ulysses_slot *slots = (dt_ulysses_slot *)u->control->pieces[r];
     p->peer_slot[r] = slots + p->rank;
     p->arrived[r] = (uint32_t *)(slots + p->ranks);
-    p->late[r] = p->arrived[r] + dt_ulysses_head_count(&u->layout, r);
   }
 }
 
@@ -327,8 +304,8 @@ static dt_status make(dt_ulysses *u) {
   if (!status) status = make_workspace(u);
   if (!status) status = make_tables(u);
   if (!status) status = make_maps(u);
+  if (!status && u->carries) status = upload_maps(u);
   u->move_in.params.attention_error = &((dt_attention_header *)u->workspace)->error;
-  if (!status) status = upload_maps(u);
   u->move_in.enters = 1;
   u->move_out.params = u->move_in.params;
   u->move_out.items = u->out.items;
@@ -339,8 +316,7 @@ static dt_status make(dt_ulysses *u) {
 static void release(dt_ulysses *u) {
   dt_ulysses_moves *moves[] = {&u->in_few, &u->in_all, &u->out, &u->carried};
   for (int i = 0; i < 4; i++) cudaFree(moves[i]->items), cudaFree(moves[i]->first);
-  cudaFree(u->state), cudaFree(u->gate), cudaFree(u->kept), cudaFree(u->workspace), cudaFree(u->carried_to),
-      cudaFree(u->entry);
+  cudaFree(u->state), cudaFree(u->gate), cudaFree(u->kept), cudaFree(u->workspace), cudaFree(u->carried_to);
   if (u->pinned) cudaFreeHost(u->pinned);
   free(u->head_to_kv), free(u);
 }
@@ -455,18 +431,6 @@ static dt_status run_serial(dt_ulysses *u, const void *const *inputs, cudaStream
   return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_all.blocks, 1, stream), "exit");
 }
 
-static void read_own(const dt_ulysses *u, const void *const *inputs, dt_attention_carry *carry) {
-  const dt_ulysses_layout *l = &u->layout;
-  const int32_t self = u->move_in.params.rank;
-  carry->reads_own = 1;
-  carry->own_q = (int32_t)(l->tokens - dt_ulysses_owned_rows(l, l->tokens, self));
-  for (int tensor = 0; tensor < 3; tensor++) {
-    const int32_t first = tensor ? dt_ulysses_kv_first(l, self) : l->head_first[self];
-    carry->own[tensor] = (const uint16_t *)inputs[tensor] + (int64_t)first * l->head_dim;
-    carry->own_stride[tensor] = (int64_t)(tensor ? l->kv_heads : l->heads) * l->head_dim;
-  }
-}
-
 /* The attention's own CTAs bring the way in: entry, attention, exit. */
 static dt_status run_carrying(dt_ulysses *u, const dt_cuda_attention *attention, const void *const *inputs,
                               cudaStream_t stream) {
@@ -477,13 +441,10 @@ static dt_status run_carrying(dt_ulysses *u, const dt_cuda_attention *attention,
                               .count = u->carried.count,
                               .ticket = &u->state->ticket,
                               .gate = u->gate,
-                              .gate_target = &u->state->next,
-                              .entry = u->entry,
-                              .late = p->late[p->rank],
-                              .late_rows = (int32_t)dt_ulysses_late_rows(&u->layout, p->rank)};
-  if (dt_ulysses_by_owner(&u->layout)) read_own(u, inputs, &carry);
+                              .gate_target = &u->state->next};
   memcpy(carry.from, u->move_in.from, sizeof carry.from);
   memcpy(carry.arrived, p->arrived, sizeof carry.arrived);
+  if (!status) status = dt_cuda_check(dt_ulysses_enter_launch(p, stream), "entry");
   if (!status) status = dt_attention_forward_carrying(attention, &carry, u->workspace, stream);
   return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, 0, 1, stream), "exit");
 }
@@ -505,7 +466,6 @@ dt_status dt_ulysses_run(dt_ulysses *u, dt_ulysses_part part, const void *q, con
                          void *stream) {
   const dt_ulysses_params *p = &u->move_in.params;
   const void *inputs[3] = {q, k, v};
-  const dt_attention_carry enters = {.entry = u->entry};
   dt_cuda_attention attention = u->attention;
   dt_status status = DT_OK;
   switch (part) {
@@ -517,9 +477,8 @@ dt_status dt_ulysses_run(dt_ulysses *u, dt_ulysses_part part, const void *q, con
     return dt_cuda_attention_forward(&attention, u->workspace, stream);
   case DT_ULYSSES_FUSED:
     wait_for(u, &attention, 0);
-    if (attention.kv_tokens == 0 || attention.tokens == 0) /* no kernel that enters */
-      status = dt_cuda_check(dt_ulysses_enter_launch(p, stream), "entry");
-    if (!status) status = dt_attention_forward_carrying(&attention, &enters, u->workspace, stream);
+    status = dt_cuda_check(dt_ulysses_enter_launch(p, stream), "entry");
+    if (!status) status = dt_cuda_attention_forward(&attention, u->workspace, stream);
     return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, 0, 0, stream), "exit");
   case DT_ULYSSES_IN:
     status = queue_in(u, &u->in_all, inputs, stream);

@@ -42,7 +42,6 @@ struct dt_ulysses {
   dt_ulysses_moves in_few, in_all, out; /* few: blocks that have multiprocessors of their own beside the attention */
   dt_ulysses_moves carried;
   CUtensorMap *carried_to;           /* device: move_in.to */
-  dt_ulysses_params *entry;          /* device: move_in.params */
   dt_ulysses_move move_in, move_out; /* maps and parameters; items are set at the launch */
   dt_cuda_attention attention;       /* what all parts share */
   int32_t *head_to_kv;

@@ -1,7 +1,52 @@
 /* The Ulysses operator's kernels beside the attention: entry, copies, arrival, exit. Every wait is bounded; whoever
  * gives up says so to its peers and publishes no arrival. Pairs of the memory order are named at both ends. */
 #include "cuda/ulysses_kernels.h"
-#include "cuda/ulysses_meet.cuh"
+#include "cuda/words.cuh"
+
+/* Until at most `Left` of this thread's groups are not yet written. */
+template <int Left> DT_DEVICE void dt_bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Left) : "memory");
+}
+
+DT_DEVICE void dt_ulysses_fail(const dt_ulysses_params &p, uint32_t error, int32_t index, uint32_t expected,
+                               uint32_t seen) {
+  if (atomicCAS(&p.state->error, (uint32_t)DT_ULYSSES_ERROR_NONE, error) != DT_ULYSSES_ERROR_NONE) return;
+  /* An attention that waits for what will not come ends, one that has not begun does nothing. */
+  if (error != DT_ULYSSES_ERROR_ATTENTION) atomicCAS(p.attention_error, 0u, (uint32_t)DT_ATTENTION_ERROR_STOPPED);
+  p.state->index = index;
+  p.state->expected = expected;
+  p.state->seen = seen;
+}
+DT_DEVICE bool dt_ulysses_failed(const dt_ulysses_params &p) {
+  return *(volatile uint32_t *)&p.state->error != DT_ULYSSES_ERROR_NONE;
+}
+
+DT_DEVICE uint64_t dt_time_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+/* Until `peer` has put `epoch` into a word of its slot. Acquire: pairs with dt_release_sys of the peer. */
+DT_DEVICE void dt_ulysses_await(const dt_ulysses_params &p, int32_t peer, const uint32_t *word, uint32_t epoch,
+                                uint32_t error) {
+  const uint32_t start = dt_time_us();
+  for (;;) {
+    const bool gave_up = dt_acquire_sys(&p.slots[peer].failed) != 0; /* what it published before comes first */
+    const uint32_t seen = dt_acquire_sys(word);
+    if ((int32_t)(seen - epoch) >= 0) return;
+    if (gave_up) return dt_ulysses_fail(p, DT_ULYSSES_ERROR_PEER, peer, 0, 0);
+    if (dt_ulysses_failed(p)) return;
+    if (dt_time_us() - start > p.timeout_us) return dt_ulysses_fail(p, error, peer, epoch, seen);
+  }
+}
+
+/* Release: what the stream did before with this rank's windows is done. */
+DT_DEVICE void dt_ulysses_announce(const dt_ulysses_params &p, int32_t peer, uint32_t epoch) {
+  dt_fence_sys();
+  if (dt_ulysses_failed(p)) return dt_release_sys(&p.peer_slot[peer]->failed, 1);
+  dt_release_sys(&p.peer_slot[peer]->entered, epoch);
+}
 
 /* One thread: until every rank has entered. */
 DT_DEVICE bool dt_ulysses_met(const dt_ulysses_params &p, uint32_t epoch) {
@@ -10,9 +55,20 @@ DT_DEVICE bool dt_ulysses_met(const dt_ulysses_params &p, uint32_t epoch) {
   return !dt_ulysses_failed(p);
 }
 
-/* Where there is no attention kernel that enters by itself. */
+/* The kernel behind this one comes at once: it waits at the gate, on no more multiprocessors than its rank has. */
 __global__ void dt_ulysses_enter_kernel(const dt_ulysses_params p) {
-  dt_ulysses_enter(p);
+  const int32_t thread = (int32_t)threadIdx.x;
+  const uint32_t epoch = p.state->epoch + 1;
+  dt_grid_launch();
+  if (thread < p.ranks && thread != p.rank) {
+    dt_ulysses_announce(p, thread, epoch);
+    dt_ulysses_await(p, thread, &p.slots[thread].entered, epoch, DT_ULYSSES_ERROR_ENTRY);
+  }
+  __syncthreads();
+  if (thread == 0) p.state->times.in_first = p.state->times.in_last = p.state->times.ready = dt_time_ns();
+  if (dt_ulysses_failed(p)) return;
+  /* Release: the other ranks' windows are open; pairs with the attention's acquire of its heads' words. */
+  for (int32_t head = thread; head < p.heads; head += (int32_t)blockDim.x) dt_release_sys(p.gate + head, epoch);
 }
 
 typedef struct dt_ulysses_ring {
@@ -56,7 +112,6 @@ DT_DEVICE void dt_ulysses_publish(const dt_ulysses_params &p, const dt_ulysses_i
   if (item.weight == 0) return;
   dt_fence_async_global();
   dt_add_release_sys(p.arrived[item.rank] + item.word, item.weight);
-  dt_add_release_sys(p.late[item.rank] + item.word, item.weight);
 }
 
 /* Lets the kernel behind come once the ranks have met: all blocks of all ranks are resident then, so that an attention
@@ -187,7 +242,7 @@ extern "C" cudaError_t dt_ulysses_clock_launch(uint64_t *now_ns, cudaStream_t st
 }
 
 extern "C" cudaError_t dt_ulysses_enter_launch(const dt_ulysses_params *params, cudaStream_t stream) {
-  dt_ulysses_enter_kernel<<<1, 32, 0, stream>>>(*params);
+  dt_ulysses_enter_kernel<<<1, 128, 0, stream>>>(*params);
   return cudaGetLastError();
 }
 

@@ -85,7 +85,6 @@ typedef struct dt_ulysses_params {
   dt_ulysses_slot *slots;                           /* own, [ranks] by writer */
   dt_ulysses_slot *peer_slot[DT_ULYSSES_RANKS_MAX]; /* this rank's slot at each peer */
   uint32_t *arrived[DT_ULYSSES_RANKS_MAX];          /* the heads' words at each rank */
-  uint32_t *late[DT_ULYSSES_RANKS_MAX];             /* and those of its k and v */
   uint32_t *gate;                                   /* [heads]: epoch of the last run whose ranks have met */
 } dt_ulysses_params;
 

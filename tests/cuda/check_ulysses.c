@@ -137,18 +137,18 @@ static dt_status start_late(rank *r) {
   const uint32_t epoch = UINT32_MAX - RUNS_LEFT, word = 0u - RUNS_LEFT * step;
   dt_ulysses_state state;
   dt_ulysses_slot slots[RANKS_MAX];
-  uint32_t *words = malloc(2 * ((size_t)p->heads + 1) * sizeof *words);
+  uint32_t *words = malloc(((size_t)p->heads + 1) * sizeof *words);
   dt_status status = cuda(cudaMemcpy(&state, p->state, sizeof state, cudaMemcpyDeviceToHost));
   state.epoch = epoch;
   state.next = epoch + 1;
   state.target = word + step;
   memset(slots, 0, sizeof slots);
   for (int32_t s = 0; s < p->ranks; s++) slots[s].entered = slots[s].left = epoch;
-  for (int32_t h = 0; h < 2 * p->heads; h++) words[h] = word; /* the late ones lie behind */
+  for (int32_t h = 0; h < p->heads; h++) words[h] = word;
   if (!status) status = cuda(cudaMemcpy(p->state, &state, sizeof state, cudaMemcpyHostToDevice));
   if (!status) status = cuda(cudaMemcpy(p->slots, slots, (size_t)p->ranks * sizeof *slots, cudaMemcpyHostToDevice));
   if (!status)
-    status = cuda(cudaMemcpy(p->arrived[p->rank], words, 2 * (size_t)p->heads * sizeof *words, cudaMemcpyHostToDevice));
+    status = cuda(cudaMemcpy(p->arrived[p->rank], words, (size_t)p->heads * sizeof *words, cudaMemcpyHostToDevice));
   for (int32_t h = 0; h < p->heads; h++) words[h] = epoch;
   if (!status) status = cuda(cudaMemcpy(p->gate, words, (size_t)p->heads * sizeof *words, cudaMemcpyHostToDevice));
   free(words);
@@ -173,7 +173,7 @@ static dt_status check_way_in(rank *r) {
     for (int32_t owner = 0; owner < l->ranks; owner++)
       for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
         const dt_ulysses_rows run = dt_ulysses_owned(l, t ? l->kv_tokens : l->tokens, owner, part);
-        const size_t place = (size_t)dt_ulysses_place(l, r->rank, t, owner, part);
+        const size_t place = (size_t)(t ? run.first : dt_ulysses_q_place(l, r->rank, owner, part));
         for (size_t row = 0; row < (size_t)run.rows; row++)
           for (size_t i = 0; i < heads * dim; i++)
             r->misplaced += at[(place + row) * heads * dim + i] !=

@@ -146,71 +146,48 @@ static void test_way_in(void **state) {
     }
 }
 
-/* Words of a rank: its heads', then their late ones. Every one gets DT_ULYSSES_UNITS from every source, and never
- * before its last row is stored if items are done in order: q to the former, k and v to the latter. */
-static void check_carried(arrivals *a, int32_t source, const dt_ulysses_table *table) {
-  const dt_ulysses_layout *u = a->u;
-  uint32_t *said = calloc(2 * (size_t)(u->ranks * u->heads), sizeof *said);
-  for (int32_t i = 0; i < table->count; i++) {
-    const dt_ulysses_item *item = &table->items[i];
-    const int32_t heads = dt_ulysses_head_count(u, item->rank);
-    if (item->from >= 0) copy_item(a, source, item);
-    assert_true(item->weight > 0 && item->words > 0);
-    for (uint32_t w = 0; w < item->words; w++) {
-      const int32_t word = item->word + (int32_t)w, late = word >= heads, head = word - late * heads;
-      assert_true(head < heads);
-      uint32_t *sum = &said[2 * item->rank * u->heads + word];
-      assert_true(*sum < DT_ULYSSES_UNITS); /* not complete before this item */
-      *sum += item->weight;
-      if (item->from > 0) assert_int_equal(dt_ulysses_kv_of(u, item->rank, head), item->to_head);
-      if (item->from >= 0) assert_int_equal(late, item->from > 0);
-      if (item->from == 0) assert_int_equal(word, item->to_head);
-    }
-  }
-  for (int32_t r = 0; r < u->ranks; r++)
-    for (int32_t word = 0; word < 2 * dt_ulysses_head_count(u, r); word++)
-      assert_int_equal(said[2 * r * u->heads + word], DT_ULYSSES_UNITS);
-  free(said);
-}
-
-/* A rank's own rows are read where they lie, but for the boxes of the first ones. */
-static int is_brought(const dt_ulysses_layout *u, int32_t rank, int tensor, int64_t row) {
-  if (!dt_ulysses_by_owner(u)) return 1;
-  const int32_t box = dt_ulysses_box_rows(u->head_dim);
-  int64_t rows = DT_ULYSSES_SHARED_ROWS; /* to be brought */
-  for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
-    const dt_ulysses_rows own = dt_ulysses_owned(u, tensor ? u->kv_tokens : u->tokens, rank, part);
-    if (row >= own.first && row < own.first + own.rows) return (row - own.first) / box * box < rows;
-    rows -= own.rows;
-  }
-  return 1;
-}
-
+/* Every row once; every word gets DT_ULYSSES_UNITS from every source, and never before its last row is stored if items
+ * are done in order. */
 static void test_carried(void **state) {
   (void)state;
-  static const int32_t sections[][2] = {{0, 0}, {1, 6}, {0, 2}, {4, 2}, {100, 100}};
-  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
-    for (size_t s = 0; s < sizeof sections / sizeof *sections; s++) {
-      const dt_ulysses_layout u = layout_of(&cases[c]);
-      arrivals a = {.u = &u};
-      for (int32_t r = 0; r < u.ranks; r++)
-        for (int t = 0; t < 3; t++)
-          a.stores[r][t] = calloc((size_t)((t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t)) + 1, sizeof(int32_t));
-      for (int32_t source = 0; source < u.ranks; source++) {
-        dt_ulysses_table table;
-        assert_int_equal(dt_ulysses_table_carried(&u, source, sections[s][0], sections[s][1], &table), 0);
-        assert_int_equal(table.first[1], table.count);
-        check_carried(&a, source, &table);
-        dt_ulysses_table_destroy(&table);
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    const dt_ulysses_layout u = layout_of(&cases[c]);
+    arrivals a = {.u = &u};
+    for (int32_t r = 0; r < u.ranks; r++)
+      for (int t = 0; t < 3; t++)
+        a.stores[r][t] = calloc((size_t)((t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t)) + 1, sizeof(int32_t));
+    for (int32_t source = 0; source < u.ranks; source++) {
+      dt_ulysses_table table;
+      assert_int_equal(dt_ulysses_table_carried(&u, source, &table), 0);
+      assert_int_equal(table.first[1], table.count);
+      uint32_t *said = calloc((size_t)(u.ranks * u.heads), sizeof *said);
+      for (int32_t i = 0; i < table.count; i++) {
+        const dt_ulysses_item *item = &table.items[i];
+        if (item->from >= 0) copy_item(&a, source, item);
+        assert_true(item->weight > 0 && item->words > 0);
+        for (uint32_t w = 0; w < item->words; w++) {
+          const int32_t head = item->word + (int32_t)w;
+          assert_true(head < dt_ulysses_head_count(&u, item->rank));
+          uint32_t *sum = &said[item->rank * u.heads + head];
+          assert_true(*sum < DT_ULYSSES_UNITS); /* not complete before this item */
+          *sum += item->weight;
+          if (item->from > 0) assert_int_equal(dt_ulysses_kv_of(&u, item->rank, head), item->to_head);
+          if (item->from == 0) assert_int_equal(head, item->to_head);
+        }
       }
       for (int32_t r = 0; r < u.ranks; r++)
-        for (int t = 0; t < 3; t++) {
-          const int64_t count = (t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t);
-          const int64_t heads = heads_at(&u, r, t);
-          for (int64_t i = 0; i < count; i++) assert_int_equal(a.stores[r][t][i], is_brought(&u, r, t, i / heads));
-          free(a.stores[r][t]);
-        }
+        for (int32_t head = 0; head < dt_ulysses_head_count(&u, r); head++)
+          assert_int_equal(said[r * u.heads + head], DT_ULYSSES_UNITS);
+      dt_ulysses_table_destroy(&table);
+      free(said);
     }
+    for (int32_t r = 0; r < u.ranks; r++)
+      for (int t = 0; t < 3; t++) {
+        const int64_t count = (t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t);
+        for (int64_t i = 0; i < count; i++) assert_int_equal(a.stores[r][t][i], 1);
+        free(a.stores[r][t]);
+      }
+  }
 }
 
 static void test_way_out(void **state) {
@@ -229,7 +206,7 @@ static void test_way_out(void **state) {
         assert_int_equal(item->weight, 0);
         assert_int_equal(item->rank, owner);
         assert_int_equal(item->to_head, u.head_first[rank] + item->from_head);
-        const int64_t place = dt_ulysses_place(&u, rank, 0, owner, part);
+        const int64_t place = dt_ulysses_q_place(&u, rank, owner, part);
         for (int32_t j = 0; j < dt_ulysses_box_rows(u.head_dim) && item->to_row + j < run.rows; j++) {
           assert_int_equal(item->from_row + j, place + item->to_row + j);
           stores[(item->from_row + j) * heads + item->from_head]++;
@@ -237,7 +214,7 @@ static void test_way_out(void **state) {
       }
       for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
         const dt_ulysses_rows own = dt_ulysses_owned(&u, u.tokens, rank, part);
-        const int64_t place = dt_ulysses_place(&u, rank, 0, rank, part);
+        const int64_t place = dt_ulysses_q_place(&u, rank, rank, part);
         for (int64_t i = place * heads; i < (place + own.rows) * heads; i++) stores[i]++;
       }
       for (int64_t i = 0; i < u.tokens * heads; i++) assert_int_equal(stores[i], 1);
