@@ -171,6 +171,46 @@ static void test_rare_stalls(void **state) {
   assert_within(capacity_at(&fit, 100), 1.5e6, 0.06);
 }
 
+static void assert_same_points(const dt_fit_points *points, const dt_fit_points *expected) {
+  assert_int_equal(points->count, expected->count);
+  for (size_t i = 0; i < points->count; i++) {
+    const dt_fit_point *p = &points->point[i], *e = &expected->point[i];
+    assert_int_equal(p->producers, e->producers);
+    assert_int_equal(p->n, e->n);
+    assert_true(p->producer_bytes == e->producer_bytes);
+    assert_memory_equal(&p->interval, &e->interval, sizeof p->interval);
+  }
+}
+
+/* Held-out samples of every kind change nothing of a fit, however far off they are: isolated bursts that hold three
+ * times as much, more that do not stall than there are of that setting that do, free-running ones at ten times R. */
+static void test_held_out(void **state) {
+  (void)state;
+  dt_random random = {17};
+  size_t count = make_samples(2e11, 1.5e6, 0.5e-6, &random);
+  dt_fit without, with;
+  assert_int_equal(dt_fit_samples(samples, count, 100, 5, &without), DT_OK);
+  for (int32_t i = 0; i < 60; i++) {
+    dt_fit_sample s = {.producers = 100, .round = i % 20, .gap_s = 1e-3, .alignment = DT_FIT_DRAINED, .held_out = 1};
+    s.producer_bytes = 32768, s.issue_s = 1e-6;
+    samples[count++] = s;
+    s.producer_bytes = 65536, s.issue_s = 0.9e-6;
+    samples[count++] = s;
+    s.gap_s = 0, s.issue_s = 3e-6, s.bytes_per_s = 2e12, s.alignment = DT_FIT_FREE;
+    samples[count++] = s;
+  }
+  assert_int_equal(dt_fit_samples(samples, count, 100, 5, &with), DT_OK);
+  assert_memory_equal(&with.rate_bytes_per_s, &without.rate_bytes_per_s, sizeof with.rate_bytes_per_s);
+  assert_int_equal(with.rate_n, without.rate_n);
+  assert_same_points(&with.rates, &without.rates);
+  assert_same_points(&with.floors, &without.floors);
+  assert_same_points(&with.capacities, &without.capacities);
+  assert_same_points(&with.burst_capacities, &without.burst_capacities);
+  assert_same_points(&with.other_capacities, &without.other_capacities);
+  assert_memory_equal(with.state_rounds, without.state_rounds, sizeof with.state_rounds);
+  assert_true(with.producer_capacity_bytes == without.producer_capacity_bytes);
+}
+
 /* In some rounds the queue holds a fifth more: each state gets its own capacity, and the interval is of one of them.
  * Without the states, the median over both is about as uncertain as they are apart. */
 static void test_two_states(void **state) {
@@ -290,6 +330,7 @@ int main(void) {
       cmocka_unit_test(test_recovers_constants),
       cmocka_unit_test(test_outliers),
       cmocka_unit_test(test_rare_stalls),
+      cmocka_unit_test(test_held_out),
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_active_producers),
       cmocka_unit_test(test_two_states),
