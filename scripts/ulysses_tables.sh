@@ -19,7 +19,6 @@ if [ $# -ge 3 ]; then
     --slurpfile alone "$root/bench/results/h200/attention.json" '
     def of($row; $name): ($row.methods[] | select(.method == $name)).median_s;
     def best($row; $a; $b): [of($row; $a), of($row; $b)] | min;
-    def short: ["flux", "qwen-image", "sd35", "ltx"];
     ($ours[0].rows | map(. as $r | ($torch[0].rows[] | select(.shape == $r.shape)) as $t | $r + {
         torch: ($t | {median_s, library_s, repeats, max_relative_error}),
         over: {
@@ -33,7 +32,6 @@ if [ $# -ge 3 ]; then
           one_gpu: ($t.median_s.one_gpu / best($r; "whole"; "whole-graph"))}})) as $rows |
     def least(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | min;
     def most(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | max;
-    def named($names): . as $r | $names | index($r.shape) != null;
     {schema: "draintile-attention-results", version: 1, commit: $commit, device: $ours[0].device, date: $ours[0].date,
      ranks: $ours[0].ranks, command: "draintile bench attention; bench/peers/torch_ulysses.py, in one job",
      torch: ($torch[0] | {torch, cuda, cudnn, nccl, driver, command, sm_clock}),
@@ -49,7 +47,7 @@ if [ $# -ge 3 ]; then
        library_speedup_flux: least(.shape == "flux"; "library"),
        library_speedup_sd35: least(.shape == "sd35"; "library"),
        library_speedup_min: least(true; "library"),
-       torch_speedup_min_image: least(named(short); "torch"),
+       torch_speedup_min_image: least(.tokens < 16384; "torch"),
        torch_speedup_min_video: least(.tokens >= 16384; "torch"),
        one_gpu_speedup_min: least(true; "one_gpu"),
        bit_equal: $ours[0].summary.bit_equal,
