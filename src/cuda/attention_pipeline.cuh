@@ -45,7 +45,8 @@ template <class C> struct dt_attention_barriers {
     return at(shared, 4 * C::STAGES + 2 * C::GROUPS + stage);
   }
   DT_DEVICE void init(uint32_t shared) {
-    for (uint32_t i = 0; i < C::CARRY_STAGES; i++) dt_barrier_init(carry_full(shared, i), 1);
+    if constexpr (C::CARRIES)
+      for (uint32_t i = 0; i < C::CARRY_STAGES; i++) dt_barrier_init(carry_full(shared, i), 1);
     for (uint32_t i = 0; i < C::STAGES; i++) {
       dt_barrier_init(k_full(shared, i), 1);
       dt_barrier_init(v_full(shared, i), 1);
