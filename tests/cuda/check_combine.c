@@ -2,9 +2,10 @@
  * device, on shapes from one row up, with tails, empty experts and ranks without rows, bit by bit against a grouped
  * GEMM of each rank (packed, natural) whose rows the host puts where the plan says. Buffers are poisoned to their end,
  * the working memory holds another product's rows, padded rows hold NaN. Then captured runs with changing counts,
- * rounds without a pause between them, several ranks on a GPU, and a rank that does not come.
+ * rounds without a pause between them, several ranks on a GPU, a rank that does not come, and a few rows where there is
+ * room for many.
  *
- *   check_combine [NUMBER]     of the one problem to run
+ *   check_combine [NUMBER|capacity]     the one problem to run
  *
  * Two GPUs; on one, all ranks share it. Exit code 77 without a Hopper GPU.
  */
@@ -61,6 +62,11 @@ static const problem problems[] = {{2, 2, 256, 64, 1, DT_ROUTER_BALANCED, ROUTED
                                    {1, 900, 512, 128, 5, DT_ROUTER_BALANCED, ROUTED, 4, 1, 0},
                                    {3, 900, 520, 136, 5, DT_ROUTER_MODERATE, ROUTED, 4, 1, 0},
                                    {4, 1500, 1024, 192, 6, DT_ROUTER_STRESS, ROUTED, 4, 2, 0}};
+/* Of case 4: its rows where there is room for them alone, and for 200,000, which is more than 2^31 bytes. */
+static const problem few_rows = {2, 32, 8192, 128, 4, DT_ROUTER_MODERATE, ROUTED, 4, 1, 0};
+enum { MANY_ROWS = 200000 };
+/* What is done with a problem. */
+typedef enum trial { VARIANTS = 0, ABSENT = 1, CAPACITIES = 2 } trial;
 /* A mode, where its consumers are, when its tiles begin. */
 typedef struct form {
   const char *name;
@@ -84,7 +90,7 @@ typedef struct rank {
   const problem *problem;
   support_shape shape;
   const int32_t *counts[SETS];
-  int absent; /* makes the operator, then stays away */
+  trial part; /* ABSENT: rank 1 makes the operator, then stays away */
   /* Of each set of counts */
   dt_plan *plan[SETS];      /* packed, natural */
   uint16_t *product[SETS];  /* host, packed */
@@ -317,7 +323,7 @@ static dt_status make(rank *r) {
   config.layout = r->layout;
   config.order = r->order;
   config.sms = r->sms;
-  config.timeout_s = r->absent ? 0.2 : 5;
+  config.timeout_s = r->part == ABSENT ? 0.2 : 5;
   TRY(dt_combine_create(&config, &r->combine));
   CUDA(support_delay(1000, r->combine->side)); /* its first launch may wait for a peer's on the same GPU */
   CUDA(cudaDeviceSynchronize());
@@ -407,13 +413,55 @@ static dt_status stay_away(rank *r) {
   return DT_OK;
 }
 
+/* Case 4: an operator with room for `rows` rows, of which the first that a run may write are compared. */
+static dt_status in_room_for(rank *r, int64_t rows, int32_t *counts) {
+  const size_t width = (size_t)(r->problem->ranks * r->problem->experts);
+  const int64_t compared = r->combine_rows_max;
+  r->rows_max = r->combine_rows_max = rows;
+  for (int set = 0; set < SETS; set++) {
+    CUDA(cudaMalloc((void **)&r->a[set], 2 * (size_t)((rows + 1) * r->problem->k)));
+    TRY(support_operand(&r->shape, 0, r->plan[set], rows, r->a[set]));
+  }
+  TRY(make(r));
+  r->combine_rows_max = compared;
+  TRY(dt_combine_set_counts(r->combine, r->counts[0]));
+  TRY(dt_comm_barrier(r->comm, "counts set"));
+  TRY(all_forms(r, 0, rows == MANY_ROWS ? "room for many" : "room for all"));
+  TRY(dt_combine_follow_counts(r->combine, counts));
+  for (int set = SETS - 1; set >= 0; set--) {
+    CUDA(cudaMemcpy(counts, r->counts[set] + (size_t)r->rank * width, width * sizeof *counts, cudaMemcpyHostToDevice));
+    TRY(dt_comm_barrier(r->comm, "device counts"));
+    TRY(all_forms(r, set, rows == MANY_ROWS ? "room for many, device" : "room for all, device"));
+  }
+  TRY(dt_comm_barrier(r->comm, "room"));
+  dt_combine_destroy(r->combine);
+  r->combine = NULL;
+  for (int set = 0; set < SETS; set++) cudaFree(r->a[set]);
+  return dt_comm_barrier(r->comm, "room");
+}
+
+static dt_status capacities(rank *r) {
+  const size_t width = (size_t)(r->problem->ranks * r->problem->experts);
+  int32_t *counts = NULL;
+  int64_t all = r->combine_rows_max;
+  for (int set = 0; set < SETS; set++)
+    if (r->plan[set]->rows + 1 > all) all = r->plan[set]->rows + 1;
+  CUDA(cudaMalloc((void **)&counts, width * sizeof *counts));
+  TRY(in_room_for(r, all, counts));
+  TRY(in_room_for(r, MANY_ROWS, counts));
+  cudaFree(counts);
+  return DT_OK;
+}
+
 static dt_status work(rank *r) {
   TRY(prepare(r));
-  for (int layout = 0; layout <= DT_LAYOUT_ALIGNED && !r->absent; layout++)
+  if (r->part == ABSENT) return stay_away(r);
+  if (r->part == CAPACITIES) return capacities(r);
+  for (int layout = 0; layout <= DT_LAYOUT_ALIGNED; layout++)
     for (int order = 0; order <= DT_ORDER_PACED; order++)
       if (!r->problem->brief || (layout == 0) == (order == DT_ORDER_PACED))
         TRY(variant(r, (dt_layout)layout, (dt_order)order));
-  return r->absent ? stay_away(r) : DT_OK;
+  return DT_OK;
 }
 
 static void *run_rank(void *context) {
@@ -454,7 +502,7 @@ static void fill_counts(const problem *p, int set, int32_t *counts) {
     }
 }
 
-static int check(const problem *p, int gpus, int absent) {
+static int check(const problem *p, int gpus, trial part) {
   const int32_t width = p->ranks * p->experts;
   int32_t *counts[SETS];
   dt_comm *controls[RANKS_MAX];
@@ -490,12 +538,12 @@ static int check(const problem *p, int gpus, int absent) {
                                 .n = p->n,
                                 .k = p->k},
                       .counts = {counts[0], counts[1]},
-                      .absent = absent};
+                      .part = part};
   }
   for (int32_t r = 0; r < p->ranks; r++) pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]);
   for (int32_t r = 0; r < p->ranks; r++) pthread_join(ranks[r].thread, NULL);
   int good = 1, checks = 0;
-  if (absent) {
+  if (part == ABSENT) {
     good = ranks[0].checks == FORMS;
     printf("%-4s a rank that stays away: %d forms; %s\n", good ? "ok" : "FAIL", ranks[0].checks, ranks[0].detail);
   }
@@ -506,10 +554,11 @@ static int check(const problem *p, int gpus, int absent) {
            (int)ranks[r].order, dt_status_name(ranks[r].status), ranks[r].detail, ranks[r].words_wrong, ranks[r].where);
     good = 0;
   }
-  if (!absent)
-    printf("%-4s ranks %d on %d GPUs, rows %lld n %lld k %lld experts %d router %d filling %d: %d checks\n",
-           good ? "ok" : "FAIL", p->ranks, gpus < p->ranks ? gpus : p->ranks, (long long)p->rows, (long long)p->n,
-           (long long)p->k, p->experts, (int)p->router, (int)p->filling, checks);
+  if (part != ABSENT)
+    printf("%-4s %sranks %d on %d GPUs, rows %lld n %lld k %lld experts %d router %d filling %d: %d checks\n",
+           good ? "ok" : "FAIL", part == CAPACITIES ? "room for the rows and for 200,000: " : "", p->ranks,
+           gpus < p->ranks ? gpus : p->ranks, (long long)p->rows, (long long)p->n, (long long)p->k, p->experts,
+           (int)p->router, (int)p->filling, checks);
   fflush(stdout);
   for (int32_t r = 0; r < p->ranks; r++) {
     for (int set = 0; set < SETS; set++) {
@@ -532,9 +581,11 @@ int main(int count, char **arguments) {
     printf("skipped: no Hopper GPU\n");
     return 77;
   }
-  if (count > 1) return !check(&problems[atoi(arguments[1]) % PROBLEMS], gpus, 0);
+  if (count > 1 && strcmp(arguments[1], "capacity") == 0) return !check(&few_rows, gpus, CAPACITIES);
+  if (count > 1) return !check(&problems[atoi(arguments[1]) % PROBLEMS], gpus, VARIANTS);
   int good = 1;
-  for (size_t i = 0; i < PROBLEMS && good; i++) good &= check(&problems[i], gpus, 0);
-  if (good && gpus > 1) good &= check(&problems[PROBLEMS - 1], 1, 0); /* four on one GPU */
-  return !(good && check(&problems[3], gpus, 1));
+  for (size_t i = 0; i < PROBLEMS && good; i++) good &= check(&problems[i], gpus, VARIANTS);
+  if (good && gpus > 1) good &= check(&problems[PROBLEMS - 1], 1, VARIANTS); /* four on one GPU */
+  if (good) good &= check(&problems[3], gpus, ABSENT);
+  return !(good && check(&few_rows, gpus, CAPACITIES));
 }

@@ -1,9 +1,11 @@
 /* The Ulysses operator when a rank is not there, ranks as processes, on one GPU or two: a peer that never enters, one
  * that is killed or stopped in a loop of runs, ranks that disagree. Whoever is left names rank 1 within the timeout,
- * keeps the error, and goes on with the GPU. Exit code 77 without a Hopper GPU.
+ * keeps the error, and goes on with the GPU. And when another stream holds a multiprocessor. Exit code 77 without a
+ * Hopper GPU.
  */
 #include <draintile/ulysses.h>
 
+#include "combine_support.h"
 #include "cuda/ulysses.h"
 #include "fault_processes.h"
 
@@ -139,6 +141,57 @@ static int ranks_disagree(rank_process *r) {
   return 0;
 }
 
+/* Case 1: less than the whole GPU is there, with the way in beside the attention, before it, and serial; the bits are
+ * those of a run with all of it. Where both ranks share one GPU each has half of it, so that nothing lacks. */
+static int a_multiprocessor_is_busy(rank_process *r) {
+  static const struct {
+    dt_attention_schedule schedule;
+    int32_t overlap_in;
+  } forms[] = {{DT_ATTENTION_PIGGYBACK, 1}, {DT_ATTENTION_PIGGYBACK, 0}, {DT_ATTENTION_SERIAL, 0}};
+  const int64_t elements = (int64_t)TOKENS * HEADS * HEAD_DIM, bytes = 2 * elements / RANKS;
+  uint32_t *end = NULL;
+  unsigned long long *wrong = NULL, words = 0;
+  void *first = NULL;
+  cudaStream_t other = NULL;
+  uint16_t *host = malloc(2 * (size_t)elements);
+  int line = make(r);
+  if (line) return line;
+  for (int t = 0; t < 3; t++) {
+    support_fill(host, elements, (uint64_t)(7 + 3 * r->rank + t));
+    EXPECT(cudaMemcpy(inputs[t], host, 2 * (size_t)elements, cudaMemcpyHostToDevice) == cudaSuccess);
+  }
+  free(host);
+  EXPECT(cudaHostAlloc((void **)&end, sizeof *end, cudaHostAllocMapped) == cudaSuccess);
+  EXPECT(cudaMalloc((void **)&wrong, sizeof *wrong) == cudaSuccess && cudaMalloc(&first, (size_t)bytes) == cudaSuccess);
+  EXPECT(cudaMemset(wrong, 0, sizeof *wrong) == cudaSuccess);
+  EXPECT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) == cudaSuccess);
+  EXPECT(run(r) == DT_OK);
+  EXPECT(cudaMemcpy(first, dt_ulysses_output(ulysses), (size_t)bytes, cudaMemcpyDeviceToDevice) == cudaSuccess);
+  EXPECT(cudaDeviceSynchronize() == cudaSuccess);
+  *(volatile uint32_t *)end = 0;
+  EXPECT(support_hold(end, 10.0, other) == cudaSuccess);
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    dt_ulysses_config config = configure(r);
+    config.attention.schedule = forms[i].schedule;
+    config.attention.overlap_in = forms[i].overlap_in;
+    EXPECT(dt_ulysses_set_schedule(ulysses, &config) == DT_OK);
+    EXPECT(support_poison(dt_ulysses_output(ulysses), bytes, r->stream) == cudaSuccess);
+    const dt_status status = run(r);
+    if (status) printf("     form %d: %s\n", (int)i, dt_error_detail());
+    EXPECT(status == DT_OK);
+    EXPECT(support_compare(dt_ulysses_output(ulysses), first, bytes, wrong, r->stream) == cudaSuccess);
+    EXPECT(cudaStreamSynchronize(r->stream) == cudaSuccess);
+  }
+  EXPECT(cudaStreamQuery(other) == cudaErrorNotReady); /* it was held all the time */
+  *(volatile uint32_t *)end = 1;
+  EXPECT(cudaStreamSynchronize(other) == cudaSuccess);
+  EXPECT(cudaMemcpy(&words, wrong, sizeof words, cudaMemcpyDeviceToHost) == cudaSuccess);
+  EXPECT(words == 0);
+  cudaStreamDestroy(other), cudaFreeHost(end), cudaFree(wrong), cudaFree(first);
+  EXPECT(dt_comm_barrier(r->comm, "end") == DT_OK);
+  return 0;
+}
+
 static void release(void) {
   if (ulysses) dt_ulysses_destroy(ulysses);
 }
@@ -151,6 +204,7 @@ int main(void) {
   }
   printf("%d GPUs\n", gpus);
   int good = check_processes("ranks that disagree", gpus, ranks_disagree, release, 0);
+  good &= check_processes("a multiprocessor that another stream holds", gpus, a_multiprocessor_is_busy, release, 0);
   good &= check_processes("a peer that stays away", gpus, a_peer_stays_away, release, 0);
   good &= check_processes("a peer that is killed", gpus, a_peer_goes_away, release, SIGKILL);
   good &= check_processes("a peer that is stopped", gpus, a_peer_goes_away, release, SIGSTOP);
