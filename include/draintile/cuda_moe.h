@@ -53,13 +53,13 @@ typedef struct dt_cuda_moe_config {
                             of what this rank has */
   int32_t segment_bands; /* signal: bands of an owner's rows that travel together; 0: 1 */
   int32_t dedup;         /* 1: a token crosses once to each rank that wants it */
-  int32_t head;     /* 1024ths of the dispatch's copies that its kernel makes, the rest being made beside the tiles by
-                       warps that would idle; 0: none, with dedup 32, -1: none; serial: all */
-  int32_t send_sms; /* dedup: multiprocessors of the dispatch kernel, even, beside which tiles start; 0: 32; serial:
-                       all */
-  int32_t ahead;    /* dedup: waves of L1 tasks that need no rows of other ranks, before the first that does, if there
-                       are so many; 0: as many as take as long as the link, -1: none */
-  int32_t sms;      /* multiprocessors that this rank uses, even; 0: all */
+  int32_t head;       /* 1024ths of the dispatch's copies that its kernel makes, the rest being made beside the tiles by
+                         warps that would idle; 0: none, with dedup 32, -1: none; serial: all */
+  int32_t send_sms;   /* dedup: multiprocessors of the dispatch kernel, even, beside which tiles start; 0: 32; serial:
+                         all */
+  int32_t ahead;      /* dedup: waves of L1 tasks that need no rows of other ranks, before the first that does, if there
+                         are so many; 0: as many as take as long as the link, -1: none */
+  int32_t sms;        /* multiprocessors that this rank uses, even; 0: all */
   int32_t timestamps; /* 1: records spans (dt_cuda_moe_spans); not with dedup */
   double timeout_s;   /* of any wait on the device, below 4,000; 0: 10 */
 } dt_cuda_moe_config;

@@ -5,7 +5,8 @@
 #include "cuda/attention_pipeline.cuh"
 #include "cuda/words.cuh"
 
-/* Not SHARED_DEAD: only what the loader and the consumers share ends them together. Who waits for a head sees the error. */
+/* Not SHARED_DEAD: only what the loader and the consumers share ends them together. Who waits for a head sees the
+ * error. */
 DT_DEVICE void dt_carry_fail(const dt_attention_kernel &a) {
   atomicCAS(&a.header->error, 0u, (uint32_t)DT_ATTENTION_ERROR_CARRY);
 }

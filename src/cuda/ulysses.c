@@ -136,8 +136,7 @@ static dt_status upload(dt_ulysses *u, dt_ulysses_table *table, dt_ulysses_moves
   return status ? status : dt_cuda_check(error, "table");
 }
 
-/* Heads that the attention's first tiles need, by its tiles of 128 rows at D 128 when this was measured: fewer heads
- * than with the 192 of today. */
+/* Heads that the attention's first tiles need. */
 static int32_t first_heads(const dt_ulysses *u) {
   const int64_t tile = dt_ulysses_tile_rows(u), tiles = (u->layout.tokens + tile - 1) / tile;
   return tiles ? (int32_t)((u->sms + tiles - 1) / tiles) : 0;
