@@ -2,9 +2,10 @@
  * thousand times more, and what it looks for is in the first launch. A rank alone; what comes out is compared between
  * modes and schedules, the checks beside this one compare it with references.
  *
- *   check_small [combine] [moe] [attention]     default: all
+ *   check_small [combine] [moe] [moe-short] [attention]     default: all
  *
- * No GEMM is deeper than one round of the engine's stages: docs/testing.md. Exit code 77 without a Hopper GPU.
+ * No GEMM is deeper than one round of the engine's stages, and in moe-short not even all tasks of a layer together, as
+ * one cluster may draw them all: docs/testing.md. Exit code 77 without a Hopper GPU.
  */
 #include <draintile/combine.h>
 #include <draintile/cuda_attention.h>
@@ -151,7 +152,8 @@ static int wanted(const char *name, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-  static const moe_shape shape = {1, 64, 72, 2, 2, TOKENS, 0, 0};
+  /* Four tasks, an L1 and an L2 an expert, of one stage of 64 and of two; all of one. */
+  static const moe_shape shape = {1, 64, 72, 2, 2, TOKENS, 0, 0}, short_shape = {1, 56, 40, 2, 2, TOKENS, 0, 0};
   dt_comm_config config;
   dt_comm *control = NULL, *comm = NULL;
   int sms = 0, good = 1;
@@ -168,6 +170,7 @@ int main(int argc, char **argv) {
     dt_comm_destroy(comm ? comm : control);
   }
   if (wanted("moe", argc, argv)) good &= moe_check_threads("moe", &shape, 1, sms, moe);
+  if (wanted("moe-short", argc, argv)) good &= moe_check_threads("moe-short", &short_shape, 1, sms, moe);
   if (wanted("attention", argc, argv)) good &= say("attention", attention());
   return !good;
 }

@@ -12,11 +12,12 @@ if [ -z "$tool" ]; then
 fi
 export CUDA_MODULE_LOADING=LAZY # the tool changes every kernel that is loaded
 failed=0
-for check in "memcheck combine moe attention" "racecheck combine moe"; do
+for check in "memcheck combine moe attention" "racecheck combine moe-short"; do
   # shellcheck disable=SC2086  # the tool, then the program's words
   set -- $check
   name=$1
   shift
+  begun=$SECONDS
   output=$("$tool" --tool "$name" --error-exitcode 9 --print-limit 5 "$program" "$@" 2>&1)
   code=$?
   [ $code -eq 77 ] && { printf '%s\n' "$output" | grep skipped; exit 77; }
@@ -26,6 +27,6 @@ for check in "memcheck combine moe attention" "racecheck combine moe"; do
     failed=1
     printf '%s\n' "$output" | grep -v 'Host Frame' | tail -n 40
   fi
-  echo "$name $*: $([ $code -eq 0 ] && echo clean || echo "exit code $code")"
+  echo "$name $*: $([ $code -eq 0 ] && echo clean || echo "exit code $code"), $((SECONDS - begun)) s"
 done
 exit $failed
