@@ -20,8 +20,12 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
 {
   echo "# Calibration of 2 x H200"
   echo
-  echo "Made by \`scripts/plot_calibration.sh\` from \`bench/results/h200x2/platform.json\` and \`verify.json\`; nothing here is typed."
-  jq -r '"\(.device.count) x \(.device.name), driver \(.device.driver), \(.device.date), SM clock \(.device.clocks_before.sm_hz / 1e6 | round) MHz before and \(.device.clocks_after.sm_hz / 1e6 | round) MHz after\(if .device.throttled then ", THROTTLED" else "" end)."' "$platform"
+  echo "Made by \`scripts/plot_calibration.sh\` from \`bench/results/h200x2/platform.json\` and \`verify.json\`;" \
+    "nothing here is typed."
+  jq -r '
+    "\(.device.count) x \(.device.name), driver \(.device.driver), \(.device.date), SM clock " +
+      "\(.device.clocks_before.sm_hz / 1e6 | round) MHz before and \(.device.clocks_after.sm_hz / 1e6 | round) MHz " +
+      "after\(if .device.throttled then ", THROTTLED" else "" end)."' "$platform"
   echo
   jq -r '.notes[] | "- \(.)"' "$platform"
   echo
@@ -29,10 +33,19 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo
   echo "| pattern | operation | alignment | settings | median error | 90th percentile | within 5 % / 15 % |"
   echo "|---|---|---|---|---|---|---|"
-  jq -r "$figure"' .groups[] | "| \(.pattern) | \(.operation) | \(.alignment) | \(.n) | \(.issue_error_median | figure(100; 2)) % | \(.issue_error_p90 | figure(100; 2)) % | \(if .pass then "yes" else "NO" end) |"' "$verify"
+  jq -r "$figure"'
+    .groups[] | "| \(.pattern) | \(.operation) | \(.alignment) | \(.n) | \(.issue_error_median | figure(100; 2)) % " +
+      "| \(.issue_error_p90 | figure(100; 2)) % | \(if .pass then "yes" else "NO" end) |"' "$verify"
   echo
-  jq -r "$figure"' .summary | "All: median \(.issue_error_median | figure(100; 2)) %, 90th percentile \(.issue_error_p90 | figure(100; 2)) %. Half-width of R \(.rate_half_width | figure(100; 2)) %, of Q (widest) \(.capacity_half_width | figure(100; 2)) %. R both ways over one way \(.both_ways_over_one_way | figure(1; 4))."' "$verify"
-  jq -r '"Measured inside the predicted interval: \([.rows[] | select(.predicted_low_s <= .issue_s and .issue_s <= .predicted_high_s)] | length) of \(.rows | length) settings: the intervals are the repeatability of the constants, not the error of the law."' "$verify"
+  jq -r "$figure"'
+    .summary | "All: median \(.issue_error_median | figure(100; 2)) %, 90th percentile " +
+      "\(.issue_error_p90 | figure(100; 2)) %. Half-width of R \(.rate_half_width | figure(100; 2)) %, of Q " +
+      "(widest) \(.capacity_half_width | figure(100; 2)) %. R both ways over one way " +
+      "\(.both_ways_over_one_way | figure(1; 4))."' "$verify"
+  jq -r '
+    "Measured inside the predicted interval: \([.rows[] | select(.predicted_low_s <= .issue_s
+      and .issue_s <= .predicted_high_s)] | length) of \(.rows | length) settings: the intervals are the " +
+      "repeatability of the constants, not the error of the law."' "$verify"
   jq -r '"Aligned settings left out because their bursts did not start together: \(.late_settings)."' "$verify"
   echo
   echo "Pairs with 0 < G < Q/R among them, Q at the nearest measured K and B:"
@@ -41,11 +54,14 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo "|---|---|---|---|---|"
   jq -r --slurpfile platform "$platform" "$figure"'
     [.rows[] | select(.alignment == "aligned") | . as $row
-      | ([$platform[0].tables[] | select(.name == "capacity_bytes" and .pattern == $row.pattern and .operation == $row.operation) | .points[]]
-         | min_by(((.at.producers - $row.producers) | fabs) * 1e9 + ((.at.producer_bytes - $row.producer_bytes) | fabs)) | .value) as $q
+      | ([$platform[0].tables[] | select(.name == "capacity_bytes" and .pattern == $row.pattern and .operation ==
+        $row.operation) | .points[]]
+         | min_by(((.at.producers - $row.producers) | fabs) * 1e9 + ((.at.producer_bytes - $row.producer_bytes) |
+           fabs)) | .value) as $q
       | select(.gap_s < $q / $platform[0].constants.rate_bytes_per_s.value)]
     | group_by([.pattern, .operation])[] | (map(.error_ratio) | sort) as $e
-    | "| \(.[0].pattern) | \(.[0].operation) | \(length) | \((($e[(length - 1) / 2 | floor] + $e[length / 2 | floor]) / 2) | figure(100; 2)) % | \($e[-1] | figure(100; 2)) % |"' "$verify"
+    | "| \(.[0].pattern) | \(.[0].operation) | \(length) | \((($e[(length - 1) / 2 | floor] + $e[length / 2 |
+      floor]) / 2) | figure(100; 2)) % | \($e[-1] | figure(100; 2)) % |"' "$verify"
   echo
   echo "## Do aligned bursts recover by waiting?"
   echo
@@ -54,12 +70,16 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo "| K | B, KiB | G, us | T measured, us | T with finite Q, us | T by the max law, us | G below Q/R |"
   echo "|---|---|---|---|---|---|---|"
   jq -r --slurpfile platform "$platform" "$figure"'
-    def near($name; $k; $b): [$platform[0].tables[] | select(.name == $name and .pattern == "one-way" and .operation == "st.v4") | .points[]]
+    def near($name; $k; $b): [$platform[0].tables[] | select(.name == $name and .pattern == "one-way"
+      and .operation == "st.v4") | .points[]]
       | min_by(((.at.producers - $k) | fabs) * 1e9 + ((.at.producer_bytes - $b) | fabs)) | .value;
-    .rows | map(select(.alignment == "aligned" and .pattern == "one-way" and .operation == "st.v4")) | sort_by(.producers, .producer_bytes, .gap_s)[]
+    .rows | map(select(.alignment == "aligned" and .pattern == "one-way" and .operation == "st.v4")) |
+      sort_by(.producers, .producer_bytes, .gap_s)[]
     | (.producers * .producer_bytes) as $v | near("rate_bytes_per_s"; .producers; .producer_bytes) as $r
     | near("capacity_bytes"; .producers; .producer_bytes) as $q | near("t0_s"; .producers; .producer_bytes) as $t0
-    | "| \(.producers) | \(.producer_bytes / 1024) | \(.gap_s | figure(1e6; 2)) | \(.issue_s | figure(1e6; 2)) | \(.predicted_s | figure(1e6; 2)) | \([$t0, $v / $r - .gap_s] | max | figure(1e6; 2)) | \(if .gap_s < $q / $r then "yes" else "no" end) |"' "$verify"
+    | "| \(.producers) | \(.producer_bytes / 1024) | \(.gap_s | figure(1e6; 2)) | \(.issue_s | figure(1e6; 2)) | " +
+      "\(.predicted_s | figure(1e6; 2)) | \([$t0, $v / $r - .gap_s] | max | figure(1e6; 2)) | " +
+      "\(if .gap_s < $q / $r then "yes" else "no" end) |"' "$verify"
   echo
   echo "## Capacity Q, MB"
   echo
@@ -68,13 +88,18 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo "| pattern | operation | K | B, KiB | Q | low | high | Q in the other state | low | high |"
   echo "|---|---|---|---|---|---|---|---|---|---|"
   jq -r "$figure"' .tables as $tables | .tables[] | select(.name == "capacity_bytes") | . as $t | .points[]
-    | .at as $at | ([$tables[] | select(.name == "other_capacity_bytes" and .pattern == $t.pattern and .operation == $t.operation) | .points[] | select(.at == $at)] | first) as $other
-    | "| \($t.pattern) | \($t.operation) | \(.at.producers) | \(.at.producer_bytes / 1024) | \(.value | figure(1e-6; 3)) | \(.low | figure(1e-6; 3)) | \(.high | figure(1e-6; 3)) | \(if $other then [$other | .value, .low, .high | figure(1e-6; 3) | tostring] | join(" | ") else "- | - | -" end) |"' "$platform"
+    | .at as $at | ([$tables[] | select(.name == "other_capacity_bytes" and .pattern == $t.pattern and .operation ==
+      $t.operation) | .points[] | select(.at == $at)] | first) as $other
+    | "| \($t.pattern) | \($t.operation) | \(.at.producers) | \(.at.producer_bytes / 1024) | " +
+      "\(.value | figure(1e-6; 3)) | \(.low | figure(1e-6; 3)) | \(.high | figure(1e-6; 3)) | " +
+      "\(if $other then [$other | .value, .low, .high | figure(1e-6; 3) | tostring] |
+      join(" | ") else "- | - | -" end) |"' "$platform"
   echo
   echo "| pattern | operation | rounds in the other state, % | low | high | rounds |"
   echo "|---|---|---|---|---|---|"
   jq -r "$figure"' .tables[] | select(.name == "other_state_share_ratio")
-    | "| \(.pattern) | \(.operation) | \(.points[0] | .value | figure(100; 0)) | \(.points[0] | .low | figure(100; 0)) | \(.points[0] | .high | figure(100; 0)) | \(.points[0].n) |"' "$platform"
+    | "| \(.pattern) | \(.operation) | \(.points[0] | .value | figure(100; 0)) | " +
+      "\(.points[0] | .low | figure(100; 0)) | \(.points[0] | .high | figure(100; 0)) | \(.points[0].n) |"' "$platform"
   echo
   echo "## Local loads right after an isolated burst, us"
   echo
@@ -82,14 +107,16 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo "|---|---|---|---|"
   points load_after_burst_s one-way st.v4 drained > "$work"
   points load_after_burst_s local st.v4 drained | jq -r --slurpfile remote "$work" "$figure"' . as $p
-    | "| \(.at.producers) | \(.at.producer_bytes / 1024) | \($remote[] | select(.at == $p.at) | .value | figure(1e6; 2)) | \(.value | figure(1e6; 2)) |"'
+    | "| \(.at.producers) | \(.at.producer_bytes / 1024) | \($remote[] | select(.at == $p.at) | .value |
+      figure(1e6; 2)) | \(.value | figure(1e6; 2)) |"'
   echo
   echo "## Puts, GB/s, by message and number of SMs"
   echo
   echo "| SMs | 64 KiB | 256 KiB | 1 MiB | 4 MiB | 16 MiB |"
   echo "|---|---|---|---|---|---|"
   points put_bytes_per_s one-way put free | jq -rs "$figure"' group_by(.at.sms_count)[]
-    | "| \(.[0].at.sms_count) | \(sort_by(.at.message_bytes) | map(.value | figure(1e-9; 1) | tostring) | join(" | ")) |"'
+    | "| \(.[0].at.sms_count) | \(sort_by(.at.message_bytes) | map(.value | figure(1e-9; 1) | tostring) |
+      join(" | ")) |"'
   echo
   echo "## NCCL all-to-all and the copy engine, GB/s"
   echo
@@ -97,14 +124,17 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo "|---|---|---|"
   points alltoall_bytes_per_s all-to-all nccl "" > "$work"
   points copy_bytes_per_s one-way copy-engine "" | jq -r --slurpfile nccl "$work" "$figure"' . as $p
-    | "| \(.at.message_bytes / 1048576) MiB | \([$nccl[] | select(.at == $p.at) | .value | figure(1e-9; 1) | tostring] | join("")) | \(.value | figure(1e-9; 1)) |"'
+    | "| \(.at.message_bytes / 1048576) MiB | \([$nccl[] | select(.at == $p.at) | .value | figure(1e-9; 1) |
+      tostring] | join("")) | \(.value | figure(1e-9; 1)) |"'
   echo
   echo "## Constants"
   echo
   echo "| constant | value | low | high | n | method |"
   echo "|---|---|---|---|---|---|"
-  jq -r 'def digits: if . == 0 then "0" else (fabs | log10 | floor) as $e | "\(. / pow(10; $e - 3) | round | . / 1000)" + (if $e == 0 then "" else "e\($e)" end) end;
-    .constants | to_entries[] | "| \(.key) | \(.value.value | digits) | \(.value.low | digits) | \(.value.high | digits) | \(.value.n) | \(.value.method) |"' "$platform"
+  jq -r 'def digits: if . == 0 then "0" else (fabs | log10 | floor) as $e |
+  "\(. / pow(10; $e - 3) | round | . / 1000)" + (if $e == 0 then "" else "e\($e)" end) end;
+    .constants | to_entries[] | "| \(.key) | \(.value.value | digits) | \(.value.low | digits) | " +
+      "\(.value.high | digits) | \(.value.n) | \(.value.method) |"' "$platform"
 } > "$out.tmp"
 mv "$out.tmp" "$out"
 echo "$out"

@@ -39,7 +39,8 @@ for page in "${pages[@]}"; do
   done < <(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//')
   while read -r name; do
     known "$name" || missing "$page" "no file $name"
-  done < <(grep -oE '`[^` ]+`' "$page" | tr -d '`' | grep -E '^[a-z0-9_./-]+\.(c|h|cu|cuh|sh|py|bats|bash|md|svg|cmake|txt|pml)$' |
+  done < <(grep -oE '`[^` ]+`' "$page" | tr -d '`' |
+    grep -E '^[a-z0-9_./-]+\.(c|h|cu|cuh|sh|py|bats|bash|md|svg|cmake|txt|pml)$' |
     grep -v '^/' | sed 's#^\./##; s#^\.\./##' | sort -u)
 done
 

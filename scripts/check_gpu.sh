@@ -19,13 +19,17 @@ result=${RESULT:-bench/results/$folder/gpu-suite.json}
 mkdir -p "$(dirname "$result")"
 
 # Text as a JSON string: backslashes, quotes and control characters.
-quote() { printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/\t/ /g' | awk '{printf "%s%s", (NR > 1 ? "\\n" : ""), $0}')"; }
+quote() {
+  printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/\t/ /g' |
+    awk '{printf "%s%s", (NR > 1 ? "\\n" : ""), $0}')"
+}
 
 temporary=$result.$$
 passed=0 failed=0 skipped=0 separator=
 clock_before=$(smi clocks.sm)
 {
-  printf '{\n "schema": "draintile-gpu-suite",\n "version": 1,\n "machine": {"name": %s, "count": %d, "driver": %s},\n' \
+  printf '{\n "schema": "draintile-gpu-suite",\n "version": 1,\n'
+  printf ' "machine": {"name": %s, "count": %d, "driver": %s},\n' \
     "$(quote "$name")" "$count" "$(quote "$(smi driver_version)")"
   printf ' "commit": %s,\n "date": "%s",\n "checks": [' \
     "$(quote "${COMMIT:-$(git describe --always --dirty 2>/dev/null || echo unknown)}")" "$(date -u +%FT%TZ)"
@@ -49,8 +53,10 @@ while read -r check seconds command; do
     "$(quote "$check")" "$verdict" "$code" "$took" "$(quote "$(printf '%s' "$output" | tail -n 40)")" >>"$temporary"
   separator=,
 done <scripts/gpu-suite.txt
-printf '\n ],\n "sm_clock_mhz": {"before": %s, "after": %s},\n "summary": {"passed": %d, "failed": %d, "skipped": %d}\n}\n' \
-  "${clock_before:-0}" "$(smi clocks.sm)" "$passed" "$failed" "$skipped" >>"$temporary"
+{
+  printf '\n ],\n "sm_clock_mhz": {"before": %s, "after": %s},\n' "${clock_before:-0}" "$(smi clocks.sm)"
+  printf ' "summary": {"passed": %d, "failed": %d, "skipped": %d}\n}\n' "$passed" "$failed" "$skipped"
+} >>"$temporary"
 mv "$temporary" "$result"
 echo "result: $result"
 echo "$passed passed, $failed failed, $skipped skipped"

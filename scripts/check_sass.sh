@@ -1,8 +1,8 @@
 #!/bin/sh
-# Checks the CUDA parts without a GPU: every kernel compiles for sm_90a; those of the engine and of attention use no local
-# memory and issue their matrix multiplications asynchronously; attention's loops for D = 64 and 128 move nothing to
-# uniform registers (R2UR). The engine's instances with stamps (spans_*.cu) only have to compile: they spill a few words
-# (docs/spans.md). Reads what ptxas reports and the disassembly.
+# Checks the CUDA parts without a GPU: every kernel compiles for sm_90a; those of the engine and of attention use no
+# local memory and issue their matrix multiplications asynchronously; attention's loops for D = 64 and 128 move nothing
+# to uniform registers (R2UR). The engine's instances with stamps (spans_*.cu) only have to compile: they spill a few
+# words (docs/spans.md). Reads what ptxas reports and the disassembly.
 #
 #   scripts/check_sass.sh [SOURCE.cu ...]     default: src/cuda/tile_*.cu src/cuda/attention_*.cu
 #
@@ -27,8 +27,8 @@ compile() { # source object log
   "$NVCC" -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Xptxas=-v -I include -I src -c "$1" -o "$2" >"$3" 2>&1
 }
 
-# R2UR in the innermost loop with matrix multiplications of each kernel: the shortest stretch from a branch's target to the
-# branch that holds some. Prints "loops R2URs".
+# R2UR in the innermost loop with matrix multiplications of each kernel: the shortest stretch from a branch's target to
+# the branch that holds some. Prints "loops R2URs".
 loop_moves() { # sass
   awk '
     function finish(  i, j, best, length_, moves, multiplications) {
@@ -84,8 +84,8 @@ for source in "$@"; do
   case $name in
   *gemm* | attention_*)
     [ "$multiplications" -gt 0 ] || fail "$source: no wgmma"
-    # Only the last of a stage's four (attention: of a step) closes a group; one in each instruction means that they wait
-    # for each other.
+    # Only the last of a stage's four (attention: of a step) closes a group; one in each instruction means that they
+    # wait for each other.
     [ $((4 * waits)) -le "$multiplications" ] || fail "$source: wgmma serialized ($waits groups of $multiplications)"
     ;;
   esac
@@ -105,6 +105,7 @@ done
 find src/cuda -name '*.cu' >"$out/sources"
 while read -r source; do
   [ -e "$out/$(basename "$source" .cu).o" ] && continue
-  compile "$source" "$out/other.o" "$out/other.log" || { cat "$out/other.log" >&2; fail "$source: does not compile for sm_90a"; }
+  compile "$source" "$out/other.o" "$out/other.log" ||
+    { cat "$out/other.log" >&2; fail "$source: does not compile for sm_90a"; }
 done <"$out/sources"
 exit $failed

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks without a GPU that timestamps cost the plain kernels nothing: the engine's sources with and without the calls of
-# dt_stamp_* give the same machine code, to the byte. nvcc is taken from PATH or from NVCC. Exit code 77 without it.
+# Checks without a GPU that timestamps cost the plain kernels nothing: the engine's sources with and without the calls
+# of dt_stamp_* give the same machine code, to the byte. nvcc is taken from PATH or from NVCC. Exit code 77 without it.
 set -eu
 cd "$(dirname "$0")/.."
 NVCC=${NVCC:-nvcc}
@@ -14,19 +14,23 @@ for header in tile_engine layer_roles pipeline; do
   sed -i '/^ *dt_stamp_[a-z]*(.*);$/d; s/return dt_stamp_stored([^;]*;/return;/' "$work/without/src/cuda/$header.cuh"
 done
 calls=$(cat "$work"/with/src/cuda/tile_engine.cuh "$work"/with/src/cuda/layer_roles.cuh | grep -c 'dt_stamp_')
-left=$(cat "$work"/without/src/cuda/tile_engine.cuh "$work"/without/src/cuda/layer_roles.cuh | grep -c 'dt_stamp_' || true)
+left=$(cat "$work"/without/src/cuda/tile_engine.cuh "$work"/without/src/cuda/layer_roles.cuh | grep -c 'dt_stamp_' ||
+  true)
 if [ "$calls" -le 15 ] || [ "$left" -ne 0 ]; then
   echo "FAIL check_stamps: $calls calls, $left of them stayed" >&2
   exit 1
 fi
 compile() { # folder kernel
-  (cd "$work/$1" && "$NVCC" -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I include -I src -cubin "src/cuda/$2.cu" -o "../$1-$2.cubin")
+  (cd "$work/$1" && "$NVCC" -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I include -I src -cubin \
+    "src/cuda/$2.cu" -o "../$1-$2.cubin")
 }
 for kernel in tile_layer tile_gemm tile_gemm_combine; do
   compile with "$kernel"
   compile without "$kernel"
-  cmp "$work/with-$kernel.cubin" "$work/without-$kernel.cubin" || { echo "FAIL check_stamps: $kernel differs" >&2; exit 1; }
+  cmp "$work/with-$kernel.cubin" "$work/without-$kernel.cubin" ||
+    { echo "FAIL check_stamps: $kernel differs" >&2; exit 1; }
 done
 compile with spans_layer
-! cmp -s "$work/with-spans_layer.cubin" "$work/with-tile_layer.cubin" || { echo "FAIL check_stamps: no stamps at all" >&2; exit 1; }
+! cmp -s "$work/with-spans_layer.cubin" "$work/with-tile_layer.cubin" ||
+  { echo "FAIL check_stamps: no stamps at all" >&2; exit 1; }
 echo "$calls calls: tile_layer, tile_gemm and tile_gemm_combine are the same to the byte without them"

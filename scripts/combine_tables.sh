@@ -21,7 +21,8 @@ definitions='
   def torch: $torch_of[setting | tostring];
   ([$all.paced[]? | {key: (setting | tostring), value: .}] | from_entries) as $paced_of |
   def paced: $paced_of[setting | tostring];
-  def ratios: [{name: "signal", value: (of("signal") / .limit.limit_s)}, {name: "direct", value: (of("direct") / .limit.limit_s)}] +
+  def ratios: [{name: "signal", value: (of("signal") / .limit.limit_s)}, {name: "direct",
+    value: (of("direct") / .limit.limit_s)}] +
     (paced as $p | if $p then [{name: "direct, paced", value: ($p | of("direct") / .limit.limit_s)},
       {name: "signal, paced", value: ($p | of("signal") / .limit.limit_s)}] else [] end) | min_by(.value);
   def grouped: [of("grouped-graph"), (torch // {timings: []} | of("grouped_graph"))] | map(select(. != null)) | min;
@@ -32,37 +33,59 @@ table() { # jq program that prints lines
 {
   echo "# The combine operator on two H200"
   echo
-  echo "Made by \`scripts/combine_tables.sh\` from \`bench/results/h200x2/combine.json\` and \`direct.json\`, which hold the commands"
+  echo "Made by \`scripts/combine_tables.sh\` from \`bench/results/h200x2/combine.json\` and \`direct.json\`, which" \
+    "hold the commands"
   echo "and all samples; nothing here is typed. Each method's result was checked before it was timed."
   echo
   table '
-    "\(.device) x \(.ranks), driver \(.job.driver), cuBLAS \(.cublas), NCCL \(.nccl), torch \(.torch), commit \(.job.commit), \(.date); medians of \(.repeat), us, of",
-    "the slowest rank. M: rows a rank on average. compute: our GEMM alone; link: the bytes of the rank that sends or receives most",
-    "over \(.rate_bytes_per_s / 1e9 | three) GB/s; limit: the largest of compute, link and the weights over the memory bandwidth, and \(.constants_s | us) us of constants",
-    "(\(.constants | to_entries | map("\(.key) \(.value | us)") | join(", "))).", "", (.job.notes // [] | .[] | "\(.)", ""),
+    "\(.device) x \(.ranks), driver \(.job.driver), cuBLAS \(.cublas), NCCL \(.nccl), torch \(.torch), commit " +
+      "\(.job.commit), \(.date); medians of \(.repeat), us, of",
+    "the slowest rank. M: rows a rank on average. compute: our GEMM alone; link: the bytes of the rank that sends " +
+      "or receives most",
+    "over \(.rate_bytes_per_s / 1e9 | three) GB/s; limit: the largest of compute, link and the weights over the " +
+      "memory bandwidth, and \(.constants_s | us) us of constants",
+    "(\(.constants | to_entries | map("\(.key) \(.value | us)") | join(", "))).", "", (.job.notes // [] | .[] |
+      "\(.)", ""),
     "| figure | value |", "|---|---|",
-    (.summary | to_entries[] | "| `\(.key)` | \(.value | if . == null then "-" elif type == "number" and . < 1 and . > 0 then . * 1e6 | round / 1e6 else three end) |")'
+    (.summary | to_entries[] | "| `\(.key)` | \(.value | if . == null then "-" elif type == "number" and . < 1
+      and . > 0 then . * 1e6 | round / 1e6 else three end) |")'
   echo
   echo "## All methods"
   echo
-  echo "Behind a time, in brackets, what the simulator predicted from the platform file before the run. grouped: the faster of"
-  echo "cuBLAS grouped and torch \`_grouped_mm\`, then NCCL, replayed from a CUDA graph. direct, paced: bands in that order, beside a GEMM"
-  echo "of its own run, to whose limit its ratio is; the others are in natural order. Speedups are over the better of signal and direct,"
+  echo "Behind a time, in brackets, what the simulator predicted from the platform file before the run. grouped: the" \
+    "faster of"
+  echo "cuBLAS grouped and torch \`_grouped_mm\`, then NCCL, replayed from a CUDA graph. direct, paced: bands in" \
+    "that order, beside a GEMM"
+  echo "of its own run, to whose limit its ratio is; the others are in natural order. Speedups are over the better" \
+    "of signal and direct,"
   echo "in natural order, of the same turns."
   table '
     (.rows | group_by([.n, .rows])[] | "", "### N \(.[0].n), K \(.[0].k), M \(.[0].rows)", "",
-     "| experts | router | compute | link | limit | GEMM reserved | bulk | signal | direct | direct, paced | best / limit | wins | loop, live | loop, graph | grouped, graph | loop live / best | loop graph / best | grouped graph / best |",
+     "| experts | router | compute | link | limit | GEMM reserved | bulk | signal | direct | direct, paced " +
+       "| best / limit | wins | loop, live | loop, graph | grouped, graph | loop live / best | loop graph / best " +
+       "| grouped graph / best |",
      "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
      (sort_by([(.router as $r | routers | index($r)), .experts])[] | best as $b |
-      "| \(.experts) | \(.router) | \(.limit.compute_s | us) | \(.limit.link_s | us) | \(.limit.limit_s | us) | \(of("gemm-reserved") | us) | \(of("bulk") | us) | \(of("signal") | us) (\(.predicted.signal_s | us)) | \(of("direct") | us) (\(.predicted.direct_s | us)) | \(paced as $p | if $p then "\($p | of("direct") | us) (\(.predicted.direct_paced_s | us))" else "-" end) | \(ratios.value | three) | \(ratios.name) | \(of("loop") | us) | \(of("loop-graph") | us) | \(grouped | us) | \(of("loop") | over($b) | three) | \(of("loop-graph") | over($b) | three) | \(grouped | over($b) | three) |"))'
+      "| \(.experts) | \(.router) | \(.limit.compute_s | us) | \(.limit.link_s | us) | \(.limit.limit_s | us) | " +
+        "\(of("gemm-reserved") | us) | \(of("bulk") | us) | \(of("signal") | us) (\(.predicted.signal_s | us)) " +
+        "| \(of("direct") | us) (\(.predicted.direct_s | us)) " +
+        "| \(paced as $p | if $p then "\($p | of("direct") | us) (\(.predicted.direct_paced_s |
+        us))" else "-" end) | \(ratios.value | three) | \(ratios.name) | \(of("loop") | us) | " +
+        "\(of("loop-graph") | us) | \(grouped | us) | \(of("loop") | over($b) | three) | " +
+        "\(of("loop-graph") | over($b) | three) | \(grouped | over($b) | three) |"))'
   echo
   echo "## Small K"
   echo
   table '
-    "| N | K | experts | router | compute | link | limit | bulk | signal | direct | direct, paced | best / limit | wins |",
+    "| N | K | experts | router | compute | link | limit | bulk | signal | direct | direct, paced | best / limit " +
+      "| wins |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     (.small | sort_by([(.router as $r | routers | index($r)), .n, .k, .experts])[] |
-     "| \(.n) | \(.k) | \(.experts) | \(.router) | \(.limit.compute_s | us) | \(.limit.link_s | us) | \(.limit.limit_s | us) | \(of("bulk") | us) | \(of("signal") | us) (\(.predicted.signal_s | us)) | \(of("direct") | us) (\(.predicted.direct_s | us)) | \(paced as $p | if $p then "\($p | of("direct") | us)" else "-" end) | \(ratios.value | three) | \(ratios.name) |")'
+     "| \(.n) | \(.k) | \(.experts) | \(.router) | \(.limit.compute_s | us) | \(.limit.link_s | us) | " +
+       "\(.limit.limit_s | us) | \(of("bulk") | us) | \(of("signal") | us) (\(.predicted.signal_s | us)) " +
+       "| \(of("direct") | us) (\(.predicted.direct_s | us)) " +
+       "| \(paced as $p | if $p then "\($p | of("direct") | us)" else "-" end) | \(ratios.value | three) | " +
+       "\(ratios.name) |")'
   echo
   echo "## Consumers and segments of signal"
   echo
@@ -71,48 +94,74 @@ table() { # jq program that prints lines
     "| M | N | experts | router | segment bands | \($c | map("\(.)") | join(" | ")) | direct |",
     "|---|---|---|---|---|\($c | map("---|") | join(""))---|",
     (.sweep | group_by([.rows, .n, (.router as $r | routers | index($r)), .experts, .segment_bands])[] | . as $g |
-     "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \(.[0].segment_bands) | \($c | map(. as $x | [$g[] | select(.consumers == $x)][0] | if . then of("signal") | us else "-" end) | join(" | ")) | \([$g[] | of("direct") | select(. != null)] | if length > 0 then min | us else "-" end) |")'
+     "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \(.[0].segment_bands) | " +
+       "\($c | map(. as $x | [$g[] | select(.consumers == $x)][0] | if . then of("signal") | us else "-" end) |
+       join(" | ")) | \([$g[] | of("direct") | select(. != null)] | if length > 0 then min | us else "-" end) |")'
   echo
   echo "## What each step is worth"
   echo
-  echo "loop: cuBLAS by experts, then NCCL, from a graph; grouped: one GEMM of all experts, then NCCL; bulk: our GEMM and our put;"
-  echo "signal: the put beside the GEMM; reserved: the GEMM alone on the SMs that the consumers leave, so what reserving costs."
+  echo "loop: cuBLAS by experts, then NCCL, from a graph; grouped: one GEMM of all experts, then NCCL; bulk: our" \
+    "GEMM and our put;"
+  echo "signal: the put beside the GEMM; reserved: the GEMM alone on the SMs that the consumers leave, so what" \
+    "reserving costs."
   echo
   table '
-    "| M | N | experts | router | loop | grouped | bulk | signal, natural | signal, remote-first | best consumers | GEMM | reserved | direct, natural | direct, paced | direct, remote-first |",
+    "| M | N | experts | router | loop | grouped | bulk | signal, natural | signal, remote-first | best consumers " +
+      "| GEMM | reserved | direct, natural | direct, paced | direct, remote-first |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     (.rows[] | select(.k == 2048 and .router != "crossed") | setting as $s | . as $row |
      [$all.orders[] | select(setting == $s)] as $o | select(($o | length) > 0) |
      ([$all.sweep[] | select(setting == $s) | {c: .consumers, t: of("signal")}] | min_by(.t)) as $c |
-     "| \(.rows) | \(.n) | \(.experts) | \(.router) | \(of("loop-graph") | us) | \(grouped | us) | \(of("bulk") | us) | \(of("signal") | us) | \([$o[] | select(.order == "remote-first")][0] | of("signal") | us) | \(if $c then "\($c.t | us) (\($c.c))" else "-" end) | \(of("gemm") | us) | \(of("gemm-reserved") | us) | \([$o[] | select(.order == "natural")][0] | of("direct") | us) | \([$o[] | select(.order == "paced")][0] | of("direct") | us) (\(.predicted.direct_paced_s | us)) | \([$o[] | select(.order == "remote-first")][0] | of("direct") | us) |")'
+     "| \(.rows) | \(.n) | \(.experts) | \(.router) | \(of("loop-graph") | us) | \(grouped | us) | " +
+       "\(of("bulk") | us) | \(of("signal") | us) | \([$o[] | select(.order == "remote-first")][0] | of("signal") |
+       us) | \(if $c then "\($c.t | us) (\($c.c))" else "-" end) | \(of("gemm") | us) | " +
+       "\(of("gemm-reserved") | us) | \([$o[] | select(.order == "natural")][0] | of("direct") | us) | " +
+       "\([$o[] | select(.order == "paced")][0] | of("direct") | us) (\(.predicted.direct_paced_s | us)) " +
+       "| \([$o[] | select(.order == "remote-first")][0] | of("direct") | us) |")'
   echo
   echo "## Launches, entry, pacing"
   echo
-  echo "us over the GEMM alone of the same turns. signal: consumers as roles of the GEMM's launch or in a kernel of their own; beside: tiles"
-  echo "begin while the ranks still meet, before: afterwards. direct, natural order: an expert's bands mixed where it has two units"
+  echo "us over the GEMM alone of the same turns. signal: consumers as roles of the GEMM's launch or in a kernel of" \
+    "their own; beside: tiles"
+  echo "begin while the ranks still meet, before: afterwards. direct, natural order: an expert's bands mixed where" \
+    "it has two units"
   echo "(auto), or not (off)."
   echo
   table '
     def form($l; $e; $p): [.[] | select(.launch == $l and .entry == $e and .pacing == $p)][0];
     def more($name): if . == null or of($name) == null then null else of($name) - of("gemm") end | us;
     if (.forms // []) == [] then "Not measured yet." else
-    "| M | N | K | experts | router | consumers | GEMM | signal, one launch, beside | one, before | two, before | direct, auto, beside | auto, before | off, before |",
+    "| M | N | K | experts | router | consumers | GEMM | signal, one launch, beside | one, before | two, before " +
+      "| direct, auto, beside | auto, before | off, before |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     (.forms | group_by([.n, .k, .rows, (.router as $r | routers | index($r)), .experts, .consumers])[] | . as $g |
-     "| \(.[0].rows) | \(.[0].n) | \(.[0].k) | \(.[0].experts) | \(.[0].router) | \(.[0].consumers) | \([.[] | of("gemm")] | sort | .[length / 2 | floor] | us) | \($g | form("one"; "beside"; "auto") | more("signal")) | \($g | form("one"; "before"; "auto") | more("signal")) | \($g | form("two"; "before"; "auto") | more("signal")) | \($g | form("one"; "beside"; "auto") | more("direct")) | \($g | form("one"; "before"; "auto") | more("direct")) | \($g | form("one"; "before"; "off") | more("direct")) |") end'
+     "| \(.[0].rows) | \(.[0].n) | \(.[0].k) | \(.[0].experts) | \(.[0].router) | \(.[0].consumers) | " +
+       "\([.[] | of("gemm")] | sort | .[length / 2 | floor] | us) | " +
+       "\($g | form("one"; "beside"; "auto") | more("signal")) | " +
+       "\($g | form("one"; "before"; "auto") | more("signal")) | " +
+       "\($g | form("two"; "before"; "auto") | more("signal")) | " +
+       "\($g | form("one"; "beside"; "auto") | more("direct")) | " +
+       "\($g | form("one"; "before"; "auto") | more("direct")) | " +
+       "\($g | form("one"; "before"; "off") | more("direct")) |") end'
   echo
   echo "## Packed against aligned rows"
   echo
   table '
-    "| M | N | experts | router | padded rows, all ranks | GEMM: packed | aligned | signal: packed | aligned | direct: packed | aligned | packed gains, direct |",
+    "| M | N | experts | router | padded rows, all ranks | GEMM: packed | aligned | signal: packed | aligned " +
+      "| direct: packed | aligned | packed gains, direct |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|",
     (.layouts | group_by([.rows, .n, (.router as $r | routers | index($r)), .experts])[] |
-     ([.[] | select(.layout == "packed")][0]) as $p | ([.[] | select(.layout == "aligned")][0]) as $a | select($p and $a) |
-     "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \($a.padded_rows | add) | \($p | of("gemm") | us) | \($a | of("gemm") | us) | \($p | of("signal") | us) | \($a | of("signal") | us) | \($p | of("direct") | us) | \($a | of("direct") | us) | \(($a | of("direct")) / ($p | of("direct")) | three) |")'
+     ([.[] | select(.layout == "packed")][0]) as $p | ([.[] | select(.layout == "aligned")][0]) as $a |
+       select($p and $a) |
+     "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \($a.padded_rows | add) | " +
+       "\($p | of("gemm") | us) | \($a | of("gemm") | us) | \($p | of("signal") | us) | \($a | of("signal") | us) | " +
+       "\($p | of("direct") | us) | \($a | of("direct") | us) | " +
+        "\(($a | of("direct")) / ($p | of("direct")) | three) |")'
   echo
   echo "## The reduction at the owner; counts on the device"
   echo
-  echo "Each token's two rows weighted and summed; torch: gather, multiply, sum. Exchange: entry and exit of a run whose entry exchanges"
+  echo "Each token's two rows weighted and summed; torch: gather, multiply, sum. Exchange: entry and exit of a run" \
+    "whose entry exchanges"
   echo "the counts; counts: the same with the plan and the tables."
   echo
   table '
@@ -120,18 +169,27 @@ table() { # jq program that prints lines
     "| M | N | reduction, ours | torch | exchange | counts, E 8 | counts, E 64 |", "|---|---|---|---|---|---|---|",
     ([.rows[] | select(of("reduce"))] | group_by([.rows, .n])[] | . as $g |
      [$all.counts[]? | select(.rows == $g[0].rows and .n == $g[0].n)] as $c |
-     "| \(.[0].rows) | \(.[0].n) | \($g[0] | of("reduce") | us) | \([$all.torch_rows[]? | select(.rows == $g[0].rows and .n == $g[0].n)] | cell("reduce_gather_sum")) | \($c | cell("exchange")) | \([$c[] | select(.experts == 8)] | cell("counts")) | \([$c[] | select(.experts == 64)] | cell("counts")) |")'
+     "| \(.[0].rows) | \(.[0].n) | \($g[0] | of("reduce") | us) | " +
+       "\([$all.torch_rows[]? | select(.rows == $g[0].rows and .n == $g[0].n)] | cell("reduce_gather_sum")) | " +
+       "\($c | cell("exchange")) | \([$c[] | select(.experts == 8)] | cell("counts")) | " +
+       "\([$c[] | select(.experts == 64)] | cell("counts")) |")'
   echo
   echo "## How many multiprocessors store at once"
   echo
-  echo "direct with timestamps, the rank with more bytes: bursts under way from the first to the last on average and at most; K_act: the 95th"
-  echo "percentile over their starts of those that start within one drain time of the link's capacity; the model takes all multiprocessors."
+  echo "direct with timestamps, the rank with more bytes: bursts under way from the first to the last on average and" \
+    "at most; K_act: the 95th"
+  echo "percentile over their starts of those that start within one drain time of the link's capacity; the model" \
+    "takes all multiprocessors."
   echo
   table '
     def one: . * 10 | round / 10 | tostring;
-    "| N | K | router | drain time | bursts | span, median | p95 | storing, mean | most | K_act | model |", "|---|---|---|---|---|---|---|---|---|---|---|",
-    ([.kact[]? | select(.stores)] | sort_by([.n, .k, (.router as $r | routers | index($r))])[] | (.stores.ranks | max_by(.bytes)) as $s |
-     "| \(.n) | \(.k) | \(.router) | \(.stores.window_s | us) | \($s.bursts) | \($s.span_median_s | us) | \($s.span_p95_s | us) | \($s.active_mean | one) | \($s.active_max) | \($s.k_act | one) | \(.stores.producers) |")'
+    "| N | K | router | drain time | bursts | span, median | p95 | storing, mean | most | K_act | model |",
+      "|---|---|---|---|---|---|---|---|---|---|---|",
+    ([.kact[]? | select(.stores)] | sort_by([.n, .k, (.router as $r | routers | index($r))])[] | (.stores.ranks |
+      max_by(.bytes)) as $s |
+     "| \(.n) | \(.k) | \(.router) | \(.stores.window_s | us) | \($s.bursts) | \($s.span_median_s | us) | " +
+       "\($s.span_p95_s | us) | \($s.active_mean | one) | \($s.active_max) | \($s.k_act | one) | " +
+       "\(.stores.producers) |")'
   echo
   echo "## Direct stores of the GEMM alone (no entry, no exit)"
   echo
@@ -141,7 +199,8 @@ table() { # jq program that prints lines
     "Half of every expert'"'"'s rows belong to the other GPU; us, medians of \(.repeats).", "",
     "| rows | N | K | experts | rows wrong | row stores: local | half remote | copy engine: local | half remote |",
     "|---|---|---|---|---|---|---|---|---|",
-    (.shapes[] | "| \(.rows) | \(.n) | \(.k) | \(.experts) | \(.rows_wrong) | \(of("rows"; false)) | \(of("rows"; true)) | \(of("copy engine"; false)) | \(of("copy engine"; true)) |")
+    (.shapes[] | "| \(.rows) | \(.n) | \(.k) | \(.experts) | \(.rows_wrong) | \(of("rows"; false)) | " +
+      "\(of("rows"; true)) | \(of("copy engine"; false)) | \(of("copy engine"; true)) |")
   ' "$direct"
 } >"$work"
 mkdir -p "$(dirname "$out")"

@@ -21,7 +21,8 @@ layer=(moe --checkpoint "$checkpoint" --layer 0 --input "$tokens" --ranks "$rank
 number() { jq -r "$1" "$2"; }
 
 # The link: first the computation alone and the bytes, then one correction by what the paced link really took.
-$command "${layer[@]}" --schedule serial --repeat 3 --output "$out/probe.safetensors" --json "$out/probe.json" >/dev/null
+$command "${layer[@]}" --schedule serial --repeat 3 --output "$out/probe.safetensors" \
+  --json "$out/probe.json" >/dev/null
 compute=$(number '.runs[0].compute_alone_s' "$out/probe.json")
 bytes=$(number '.runs[0].bytes_sent' "$out/probe.json")
 rate=$(jq -n "$bytes / $ranks / ($ratio * $compute)")

@@ -8,16 +8,25 @@ work=$(mktemp)
 trap 'rm -f "$work"' EXIT
 
 tables() { # file
-  jq -r '"\(.device | split("\n")[0]), driver \(.driver | split("\n")[0]), torch \(.torch), commit \(.commit); medians of \(.repeats) spaced launches, all candidates in turn in one job. us, and TFLOP/s in brackets.\n\n    \(.command)\n", (.notes // [] | .[] | "\(.)\n")' "$1"
+  jq -r '
+    "\(.device | split("\n")[0]), driver \(.driver | split("\n")[0]), torch \(.torch), commit \(.commit); medians " +
+      "of \(.repeats) spaced launches, all candidates in turn in one job. us, and TFLOP/s in brackets.\n\n    " +
+      "\(.command)\n", (.notes // [] | .[] | "\(.)\n")' "$1"
   jq -r '
     def us: . * 1e7 | round / 10;
     def three: . * 1000 | round / 1000;
     def of($name): .candidates[] | select(.name == $name);
-    "| rows | N | K | experts | sizes | ours | ours, row stores | torch grouped_mm | cuBLAS grouped | cuBLAS dense | over best library | over dense |",
+    "| rows | N | K | experts | sizes | ours | ours, row stores | torch grouped_mm | cuBLAS grouped | cuBLAS dense " +
+      "| over best library | over dense |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    (.shapes[] | "| \(.rows) | \(.n) | \(.k) | \(.experts) | \(.sizes) | \(of("draintile_tensor") | "\(.median_s | us) (\(.flop_per_s / 1e12 | round))") | \(of("draintile_rows").median_s | us) | \(of("torch_grouped_mm").median_s | us) | \(of("cublas_grouped").median_s | us) | \(of("cublas_dense").median_s | us) | \(.over_best_library | three) | \(.over_cublas_dense | three) |"),
+    (.shapes[] | "| \(.rows) | \(.n) | \(.k) | \(.experts) | \(.sizes) | " +
+      "\(of("draintile_tensor") | "\(.median_s | us) (\(.flop_per_s / 1e12 | round))") | " +
+      "\(of("draintile_rows").median_s | us) | \(of("torch_grouped_mm").median_s | us) | " +
+      "\(of("cublas_grouped").median_s | us) | \(of("cublas_dense").median_s | us) | " +
+      "\(.over_best_library | three) | \(.over_cublas_dense | three) |"),
     "",
-    "Over the best library: at least \(.summary.gemm_over_best_library_min | three), geometric mean \(.summary.gemm_over_best_library_geomean | three).",
+    "Over the best library: at least \(.summary.gemm_over_best_library_min | three), geometric mean " +
+      "\(.summary.gemm_over_best_library_geomean | three).",
     "",
     "| uneven sizes at 64 experts | time over even |",
     "|---|---|",
@@ -47,15 +56,22 @@ alone=$root/bench/results/h200/layer-alone.json
     def us: . * 1e7 | round / 10;
     def three: . * 1000 | round / 1000;
     def of($name): .candidates[] | select(.name == $name) | .median_s;
-    "\(.device), commit \(.commit); medians of \(.repeats) spaced launches, all candidates in turn in one job. us. cuBLAS dense: as many flops in two GEMMs, every row",
-    "by one expert'"'"'s weights. Prototype: another engine on another card, so ratios are what can be compared. L1 plain stores gate and up.",
+    "\(.device), commit \(.commit); medians of \(.repeats) spaced launches, all candidates in turn in one job. us. " +
+      "cuBLAS dense: as many flops in two GEMMs, every row",
+    "by one expert'"'"'s weights. Prototype: another engine on another card, so ratios are what can be compared. L1 " +
+      "plain stores gate and up.",
     "",
-    "| model | rows | experts | sizes | one launch | with its table | cuBLAS dense | ratio | prototype | its cuBLAS dense | its ratio | ratio over its | L1, activation fused | L1 plain | fused / plain |",
+    "| model | rows | experts | sizes | one launch | with its table | cuBLAS dense | ratio | prototype " +
+      "| its cuBLAS dense | its ratio | ratio over its | L1, activation fused | L1 plain | fused / plain |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     (.shapes[] | (of("one launch") / of("cublas dense")) as $ratio | (.prototype_s / .prototype_dense_s) as $its |
-      "| \(.model) | \(.rows) | \(.experts) | \(.sizes) | \(of("one launch") | us) | \(of("one launch and its table") | us) | \(of("cublas dense") | us) | \($ratio | three) | \(.prototype_s | us) | \(.prototype_dense_s | us) | \($its | three) | \($ratio / $its | three) | \(of("L1 fused") | us) | \(of("L1 plain") | us) | \(of("L1 fused") / of("L1 plain") | three) |"),
+      "| \(.model) | \(.rows) | \(.experts) | \(.sizes) | \(of("one launch") | us) | " +
+        "\(of("one launch and its table") | us) | \(of("cublas dense") | us) | \($ratio | three) | " +
+        "\(.prototype_s | us) | \(.prototype_dense_s | us) | \($its | three) | \($ratio / $its | three) | " +
+        "\(of("L1 fused") | us) | \(of("L1 plain") | us) | \(of("L1 fused") / of("L1 plain") | three) |"),
     "",
-    "Ratio over the prototype'"'"'s: at most \(.summary.over_prototype_max | three), geometric mean \(.summary.over_prototype_geomean | three)."
+    "Ratio over the prototype'"'"'s: at most \(.summary.over_prototype_max | three), geometric mean " +
+      "\(.summary.over_prototype_geomean | three)."
   ' "$alone"
 } >"$work"
 cp "$work" "$root/docs/results/layer-alone.md"

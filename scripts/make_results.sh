@@ -1,6 +1,6 @@
 #!/bin/bash
-# Writes docs/results.md, the pages of docs/results, and what stands between the markers in README.md, from the committed JSON
-# under bench/results.
+# Writes docs/results.md, the pages of docs/results, and what stands between the markers in README.md, from the
+# committed JSON under bench/results.
 # Nothing in them is typed by hand.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -51,12 +51,15 @@ summary_table() { # file: {"summary": {...}, "notes": [...]}
 
 # Where a file's figures come from, as far as it says.
 provenance() { # file
-  jq -r '[(.commit // .job.commit | if . then "commit \(.)" else empty end), (.date // empty), (.command // empty | "`\(.)`")] |
+  jq -r '[(.commit // .job.commit | if . then "commit \(.)" else empty end),
+    (.date // empty), (.command // empty | "`\(.)`")] |
     if . == [] then empty else join(", ") + ".\n" end' "$1"
 }
 
 failed_checks() { # file of the GPU suite
-  jq -r '[.checks | arrays | .[] | objects | select(.verdict == "failed") | .name] | if . == [] then empty else "Failed: \(join(", ")).\n" end' "$1"
+  jq -r '
+    [.checks | arrays | .[] | objects | select(.verdict == "failed") | .name] |
+      if . == [] then empty else "Failed: \(join(", ")).\n" end' "$1"
 }
 
 # What README says of GPUs: a line a figure, each with its file and the commit that ran.
@@ -70,17 +73,34 @@ gpu_table() {
     def two: . * 100 | round | tostring | if length < 3 then "0" * (3 - length) + . else . end | .[:-2] + "." + .[-2:];
     def us: . * 1e6 | round;
     def of($file; $page): "[\($file)](docs/results/\($page).md)";
-    ($attention[0].summary) as $a | ($gemm[0]) as $g | ($moe[0]) as $m | ($combine[0].summary) as $c | ($ulysses[0].summary) as $u |
-    "| attention kernel, speed over cuDNN | at least \($a.kernel_over_cudnn_min_d64 | two) (D 64), \($a.kernel_over_cudnn_min_d128 | two) (D 128), \($a.kernel_over_cudnn_min_d256 | two) (D 256), \($a.kernel_over_cudnn_min_causal | two) (causal) | one GPU, \(of($attention[0].commit; "attention")) |",
-    "| grouped GEMM, speed over the best library | at least \($g.summary.gemm_over_best_library_min | two), geometric mean \($g.summary.gemm_over_best_library_geomean | two) | one GPU, \($g.shapes | length) shapes, \(of($g.commit; "gemm")) |",
-    "| MoE layer, speed over torch and NCCL in a CUDA graph | at least \($m.summary.torch_speedup_min | two), geometric mean \($m.summary.torch_speedup_geomean | two) | two GPUs, \($m.summary.rows) layers (torch of \($m.summary.rows - $m.summary.torch_same_job_rows) in an earlier job), \(of($m.commit; "moe")) |",
-    "| its time over the limit of compute, link and memory | geometric mean \($m.summary.over_limit_geomean | two), most \([$m.rows[].over_limit] | max | two), from 4,096 tokens \($m.summary.over_limit_max_tokens_4096 | two) | same run |",
-    "| interleave, speed over expert waves | geometric mean \($m.summary.interleave_over_wave_geomean | two), \($m.summary.interleave_over_wave_min | two) to \($m.summary.interleave_over_wave_max | two) | same run |",
-    "| time of the form that `auto` picks over the best | at most \($m.summary.auto_regret_p95 * 1000 | round / 10) % longer in 95 of 100, as priced before the run | same run |",
-    "| GEMM and combine in one (direct), time over its limit | at most \($c.over_limit_max_k_2048 | two) at K 2048, \($c.over_limit_max_k_512 | two) at K 512 | two GPUs, \(of($combine[0].job.commit; "combine")) |",
-    "| attention and both all-to-alls, speed over cuDNN and NCCL in a CUDA graph | at least \($u.torch_speedup_min_image | two) (below 16,384 tokens), \($u.torch_speedup_min_video | two) (from there on) | two GPUs, \(of($ulysses[0].commit; "ulysses")) |",
-    "| host time to issue a MoE layer | \([$issue[0].runs[].median_s] | "\(min | us) to \(max | us)") us | one GPU, [\($issue[0].commit)](docs/results.md) |",
-    "| GPU suite | \($suite[0].summary.passed) of \($suite[0].checks | length) checks pass\([$suite[0].checks[] | select(.verdict == "failed") | .name] | if . == [] then "" else "; failed: \(join(", "))" end) | two GPUs, [\($suite[0].commit)](docs/results.md) |"
+    ($attention[0].summary) as $a | ($gemm[0]) as $g | ($moe[0]) as $m | ($combine[0].summary) as $c |
+      ($ulysses[0].summary) as $u |
+    "| attention kernel, speed over cuDNN | at least \($a.kernel_over_cudnn_min_d64 | two) (D 64), " +
+      "\($a.kernel_over_cudnn_min_d128 | two) (D 128), \($a.kernel_over_cudnn_min_d256 | two) (D 256), " +
+      "\($a.kernel_over_cudnn_min_causal | two) (causal) | one GPU, \(of($attention[0].commit; "attention")) |",
+    "| grouped GEMM, speed over the best library | at least \($g.summary.gemm_over_best_library_min | two), " +
+      "geometric mean \($g.summary.gemm_over_best_library_geomean | two) | one GPU, \($g.shapes | length) shapes, " +
+      "\(of($g.commit; "gemm")) |",
+    "| MoE layer, speed over torch and NCCL in a CUDA graph | at least \($m.summary.torch_speedup_min | two), " +
+      "geometric mean \($m.summary.torch_speedup_geomean | two) | two GPUs, \($m.summary.rows) layers (torch of " +
+      "\($m.summary.rows - $m.summary.torch_same_job_rows) in an earlier job), \(of($m.commit; "moe")) |",
+    "| its time over the limit of compute, link and memory | geometric mean \($m.summary.over_limit_geomean | two), " +
+      "most \([$m.rows[].over_limit] | max | two), from 4,096 tokens " +
+      "\($m.summary.over_limit_max_tokens_4096 | two) | same run |",
+    "| interleave, speed over expert waves | geometric mean \($m.summary.interleave_over_wave_geomean | two), " +
+      "\($m.summary.interleave_over_wave_min | two) to \($m.summary.interleave_over_wave_max | two) | same run |",
+    "| time of the form that `auto` picks over the best | at most " +
+      "\($m.summary.auto_regret_p95 * 1000 | round / 10) % longer in 95 of 100, as priced before the run | same run |",
+    "| GEMM and combine in one (direct), time over its limit | at most \($c.over_limit_max_k_2048 | two) at K 2048, " +
+      "\($c.over_limit_max_k_512 | two) at K 512 | two GPUs, \(of($combine[0].job.commit; "combine")) |",
+    "| attention and both all-to-alls, speed over cuDNN and NCCL in a CUDA graph " +
+      "| at least \($u.torch_speedup_min_image | two) (below 16,384 tokens), " +
+      "\($u.torch_speedup_min_video | two) (from there on) | two GPUs, \(of($ulysses[0].commit; "ulysses")) |",
+    "| host time to issue a MoE layer | \([$issue[0].runs[].median_s] | "\(min | us) to \(max | us)") us " +
+      "| one GPU, [\($issue[0].commit)](docs/results.md) |",
+    "| GPU suite | \($suite[0].summary.passed) of \($suite[0].checks | length) checks " +
+      "pass\([$suite[0].checks[] | select(.verdict == "failed") | .name] |
+      if . == [] then "" else "; failed: \(join(", "))" end) | two GPUs, [\($suite[0].commit)](docs/results.md) |"
   '
 }
 
@@ -100,9 +120,13 @@ fill() { # NAME
 {
   echo '# Results'
   echo
-  echo "Generated by \`make docs\` from the JSON under \`bench/results/\`; each file holds its raw samples and its setting."
-  echo "The GPU figures in full: [calibration](results/calibration.md), [grouped GEMM](results/gemm.md), [both GEMMs of a layer](results/layer-alone.md),"
-  echo "[combine operator](results/combine.md), [MoE layer](results/moe.md), [its prices](results/moe_prices.md), [stores](results/stores.md), [attention](results/attention.md), [Ulysses](results/ulysses.md), [what stays visible of its output](results/residual.md)."
+  echo "Generated by \`make docs\` from the JSON under \`bench/results/\`; each file holds its raw samples and its" \
+    "setting."
+  echo "The GPU figures in full: [calibration](results/calibration.md), [grouped GEMM](results/gemm.md), [both GEMMs" \
+    "of a layer](results/layer-alone.md),"
+  echo "[combine operator](results/combine.md), [MoE layer](results/moe.md), [its prices](results/moe_prices.md)," \
+    "[stores](results/stores.md), [attention](results/attention.md), [Ulysses](results/ulysses.md), [what stays" \
+    "visible of its output](results/residual.md)."
   for ratio in 0.5 0.8; do
     file=$results/cpu/overlap-$ratio.json
     [ -f "$file" ] || continue
@@ -124,6 +148,10 @@ fill() { # NAME
 mv docs/results.md.tmp docs/results.md
 
 if [ -f "$results/cpu/overlap-0.5.json" ]; then
-  { overlap_setting "$results/cpu/overlap-0.5.json"; echo; overlap_table "$results/cpu/overlap-0.5.json"; } | fill figures
+  {
+    overlap_setting "$results/cpu/overlap-0.5.json"
+    echo
+    overlap_table "$results/cpu/overlap-0.5.json"
+  } | fill figures
 fi
 gpu_table | fill 'gpu figures'

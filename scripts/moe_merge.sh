@@ -3,13 +3,14 @@
 #   moe_merge.sh TORCH.jsonl OTHER.jsonl PREDICTED.json NOTES.json ROWS.json... >moe.json
 # ROWS are of `draintile bench moe --platform`, TORCH of bench/peers/torch_moe.py in the same job with the same seed (or
 # /dev/null), OTHER of another job, for rows that TORCH lacks; PREDICTED holds the prices made before the run; NOTES is
-# {"commit", "driver", "command", "notes": []}. A row that several files have is the first one's, with the forwards of the
-# others that it lacks, each held to the limit of its own file's turns. What no file holds is null in the summary.
+# {"commit", "driver", "command", "notes": []}. A row that several files have is the first one's, with the forwards of
+# the others that it lacks, each held to the limit of its own file's turns. What no file holds is null in the summary.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 torch=$1 other=$2 predicted=$3 notes=$4
 shift 4
-jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicted "$predicted" --slurpfile notes "$notes" --slurpfile listed bench/peers/moe_layers.json \
+jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicted "$predicted" \
+  --slurpfile notes "$notes" --slurpfile listed bench/peers/moe_layers.json \
   --slurpfile files <(cat "$@") '
   def short: if type == "number" then . * 1e10 | round / 1e10 else . end;
   def least: map(select(. != null)) | min;
@@ -22,31 +23,38 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
   def of($name): ([.methods[] | select(.name == $name)][0] // {});
   def best: [layers[].median_s] | min;
   def key: "\(.model) \(.router) \(.tokens)";
-  def named: if .dedup == true and (.name | test("dedup") | not) then .name |= sub("^(?<s>[a-z]+)"; "\(.s) dedup") else . end;
-  ([$other[] | select(.model) | {key: key, value: .}] + [$torch[] | select(.model) | {key: key, value: (. + {same: true})}] |
+  def named: if .dedup == true and (.name | test("dedup") | not) then .name |= sub("^(?<s>[a-z]+)"; "\(.s) dedup")
+    else . end;
+  ([$other[] | select(.model) | {key: key, value: .}] + [$torch[] | select(.model) | {key: key,
+    value: (. + {same: true})}] |
     from_entries) as $peer |
   ([$predicted[0].rows[] | {key: key, value: .predicted_s}] | from_entries) as $prices |
   ($listed[0] as $l | [$l.models[] | . as $m | range($l.tokens | length) as $i |
     {key: "\($m.model) balanced \($l.tokens[$i])",
      value: {layer_s: ($m.deepep_us[$i] * 1e-6), compute_s: ($m.compute_us[$i] * 1e-6)}}] | from_entries) as $deepep |
   (reduce ($files[].rows[] | .methods |= map(named)) as $r ({order: [], of: {}}; ($r | key) as $k |
-    if .of[$k] then ([.of[$k].methods[].name] as $has | .of[$k].methods += [$r.methods[] | select(.graph and (.name | IN($has[]) | not))])
+    if .of[$k] then ([.of[$k].methods[].name] as $has | .of[$k].methods += [$r.methods[] | select(.graph and (.name |
+      IN($has[]) | not))])
     else .order += [$k] | .of[$k] = $r end) | .of as $of | [.order[] | $of[.]]) as $joined |
   [$joined[] | (key) as $key | .methods |= map(if .graph then .predicted_s = $prices[$key][.name] else . end) |
    . as $row | best as $best |
-   ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(.predicted_s * (if .schedule == "direct" then 1 else 1.005 end)) else null end) as $auto |
+   ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(.predicted_s * (if .schedule == "direct"
+     then 1 else 1.005 end)) else null end) as $auto |
    . + {
-     best: ([layers[] | select(.median_s != null)] | min_by(.median_s).name), over_limit: ([layers[].over_limit | select(. != null)] | min),
+     best: ([layers[] | select(.median_s != null)] | min_by(.median_s).name), over_limit: ([layers[].over_limit |
+       select(. != null)] | min),
      interleave_over_wave: (of("wave").median_s | over($row | of("interleave").median_s)),
      interleave_over_wave_predicted: (of("wave").predicted_s | over($row | of("interleave").predicted_s)),
      alternate_over_wave: (of("wave").median_s | over($row | of("alternate").median_s)),
      alternate_over_wave_predicted: (of("wave").predicted_s | over($row | of("alternate").predicted_s)),
      auto: $auto.name, auto_regret: ($auto.median_s | over($best) | if . then . - 1 else null end),
-     wave_bound_s: (of("compute alone").median_s as $compute | of("reduce alone").median_s as $reduction | of("wave") as $wave |
+     wave_bound_s: (of("compute alone").median_s as $compute | of("reduce alone").median_s as $reduction |
+       of("wave") as $wave |
        $files[0].constants.rate_bytes_per_s as $rate |
        if $compute and $reduction and $wave.median_s and $rate and $row.limit.constants_s then
          ($wave.combine_bytes / $rate) as $combine |
-         ([$compute * 2 / 3 + ([$compute / 3, $combine] | max), $wave.dispatch_bytes / $rate + $combine] | max) + $reduction +
+         ([$compute * 2 / 3 + ([$compute / 3, $combine] | max), $wave.dispatch_bytes / $rate + $combine] |
+           max) + $reduction +
            $row.limit.constants_s
        else null end),
      torch_layer_s: $peer[$key].layer_s, torch_compute_s: $peer[$key].compute_s, torch_gemms_s: $peer[$key].gemms_s,
@@ -93,12 +101,14 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
      wave_over_bound_geomean: ([$rows[].wave_over_bound] | geomean),
      auto_regret_p95: ($regrets | p95),
      auto_regret_max: ($regrets | max),
-     auto_within_3_percent: (if $regrets == [] then null else ($regrets | map(select(. <= 0.03)) | length) / ($regrets | length) end),
+     auto_within_3_percent: (if $regrets == [] then null else ($regrets | map(select(. <= 0.03)) |
+       length) / ($regrets | length) end),
      auto_slower_than_torch: ([$common[].auto_over_torch | select(. != null and . > 1)] | length),
      max_relative_error: ([$rows[].methods[] | .max_relative_error] | most),
      bit_equal: ([$rows[].methods[] | select(has("words_wrong")) | .words_wrong == 0] | length > 0 and all),
      host_issue_s: ([$rows[] | of("direct live").host_issue_s] | most),
-     host_issue_median_s: ([$rows[] | of("direct live").host_issue_s | select(. != null)] | sort | .[(length - 1) / 2 | floor]),
+     host_issue_median_s: ([$rows[] | of("direct live").host_issue_s | select(. != null)] | sort |
+       .[(length - 1) / 2 | floor]),
      over_limit_geomean: ([$rows[].over_limit] | geomean),
      torch_same_job_rows: ([$common[] | select(.torch_same_job)] | length),
      rows: ($rows | length)},

@@ -1,8 +1,8 @@
 #!/bin/sh
-# docs/results/moe_prices.md: what the price of a layer on GPUs is off by, from the layers that were measured on two H200:
-# every row's ratio of priced to measured for L1 and L2 alone and the five schedules, the gains over wave, and what auto's
-# choice costs. Nothing in it is typed.
-#   moe_prices.sh [BUILD [--set NAME VALUE]...]     with BUILD, which holds bench/bench_layer_prices, prices are made anew
+# docs/results/moe_prices.md: what the price of a layer on GPUs is off by, from the layers that were measured on two
+# H200: every row's ratio of priced to measured for L1 and L2 alone and the five schedules, the gains over wave, and
+# what auto's choice costs. Nothing in it is typed.
+#   moe_prices.sh [BUILD [--set NAME VALUE]...]   with BUILD, which holds bench/bench_layer_prices, prices are made anew
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 measured=$root/tests/data/h200x2-layers.json
@@ -26,7 +26,8 @@ jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
   def at($share): sort | .[([(length * $share | ceil), 1] | max) - 1];
   def figures: map(if . < 0 then -. else . end) | "\(at(0.5) | percent) | \(at(0.95) | percent) | \(at(1) | percent)";
   $measured[0] as $m |
-  ([$prices | split("\n")[] | select(. != "") | split(" ") | {key: (.[0:3] | join(" ")), value: (.[3:9] | map(tonumber))}] | from_entries) as $p |
+  ([$prices | split("\n")[] | select(. != "") | split(" ") | {key: (.[0:3] | join(" ")), value: (.[3:9] |
+    map(tonumber))}] | from_entries) as $p |
   [$m.rows[] | . as $r | $p["\(.model) \(.router) \(.tokens)"] as $q | {
     name: "\(.model) | \(.router) | \(.tokens)", fitted: (.model | IN($m.fitted[])), us: .us,
     ratios: [range(6) as $i | $q[$i] / $r.us[$i]],
@@ -35,14 +36,18 @@ jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
     best: ($r.us[1:] | min)}] | map(. + {regret: (.us[.auto] / .best - 1)}) |
   "# Prices of the MoE layer against measurements",
   "",
-  "Made by `scripts/moe_prices.sh` from `tests/data/h200x2-layers.json` (\($m.source)) and `bench/results/h200x2/moe-prices.txt`;",
-  "nothing here is typed. Priced over measured; gains: priced over measured, less one; auto: what the prices choose. The engine was then",
+  "Made by `scripts/moe_prices.sh` from `tests/data/h200x2-layers.json` (\($m.source)) and " +
+    "`bench/results/h200x2/moe-prices.txt`;",
+  "nothing here is typed. Priced over measured; gains: priced over measured, less one; auto: what the prices " +
+    "choose. The engine was then",
   "another: \($m.engine).",
   "[model.md](../model.md) says what is priced. Constants were fitted on \($m.fitted | join(", ")).",
   "",
-  "| model | router | tokens | compute | serial | direct | wave | interleave | alternate | wave / interleave | wave / alternate | auto | over the best |",
+  "| model | router | tokens | compute | serial | direct | wave | interleave | alternate | wave / interleave " +
+    "| wave / alternate | auto | over the best |",
   "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-  (.[] | "| \(.name) | \(.ratios | map(three | tostring) | join(" | ")) | \(.gains | map("\(percent) %") | join(" | ")) | \($m.columns[.auto]) | \(.regret | percent) % |"),
+  (.[] | "| \(.name) | \(.ratios | map(three | tostring) | join(" | ")) | " +
+    "\(.gains | map("\(percent) %") | join(" | ")) | \($m.columns[.auto]) | \(.regret | percent) % |"),
   "",
   "| rows | of | median % | 95 % | most |",
   "|---|---|---|---|---|",

@@ -1,6 +1,6 @@
 #!/bin/sh
-# docs/results/moe.md: the MoE layer's tables, from bench/results/h200x2/moe.json and h200/moe-issue.json. Nothing in them
-# is typed.
+# docs/results/moe.md: the MoE layer's tables, from bench/results/h200x2/moe.json and h200/moe-issue.json. Nothing in
+# them is typed.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 input=$root/bench/results/h200x2/moe.json
@@ -12,46 +12,66 @@ trap 'rm -f "$work"' EXIT
 {
   echo "# The MoE layer on two H200"
   echo
-  echo "Made by \`scripts/moe_tables.sh\` from \`bench/results/h200x2/moe.json\`, which holds all samples; nothing here is typed."
+  echo "Made by \`scripts/moe_tables.sh\` from \`bench/results/h200x2/moe.json\`, which holds all samples; nothing" \
+    "here is typed."
   jq -r '
-    "\(.device) x \(.ranks), driver \(.driver), commit \(.commit), seed \(.seed); medians of \(.repeat), every method in turns, the cache cold, us of the slowest rank:\n\n    \(.command)\n",
+    "\(.device) x \(.ranks), driver \(.driver), commit \(.commit), seed \(.seed); medians of \(.repeat), every " +
+      "method in turns, the cache cold, us of the slowest rank:\n\n    \(.command)\n",
     (.notes[] | "- \(.)"), ""' "$input"
   jq -r '
     def us: if . == null then "-" else . * 1e7 | round / 10 end;
     def three: if . == null then "-" else . * 1000 | round / 1000 end;
     def of($name): ([.methods[] | select(.name == $name)][0] // {}).median_s | us;
     def priced($name): ([.methods[] | select(.name == $name)][0] // {}).predicted_s | us;
-    "Layer and prices are those of that commit, prices made before the run; [moe_prices.md](moe_prices.md) has 84 rows of an earlier engine, the end of this page host time on one GPU alone.",
-    "compute: both GEMMs alone in one launch; limit: the largest of compute, link and weights, and constants. auto: the form of the least price; dedup, group and lead as in [moe_cuda.md](../moe_cuda.md).",
-    "torch: rows marked with a star are of another job; DeepEP as printed by others, times the ratio of torch'"'"'s compute in these rows and then.",
+    "Layer and prices are those of that commit, prices made before the run; [moe_prices.md](moe_prices.md) has 84 " +
+      "rows of an earlier engine, the end of this page host time on one GPU alone.",
+    "compute: both GEMMs alone in one launch; limit: the largest of compute, link and weights, and constants. auto: " +
+      "the form of the least price; dedup, group and lead as in [moe_cuda.md](../moe_cuda.md).",
+    "torch: rows marked with a star are of another job; DeepEP as printed by others, times the ratio of torch'"'"'s " +
+      "compute in these rows and then.",
     "",
-    "| model | router | tokens | compute | limit | serial | signal | direct | wave | interleave | alternate | best | best / limit | torch | torch / best | DeepEP scaled | DeepEP / best | auto |",
+    "| model | router | tokens | compute | limit | serial | signal | direct | wave | interleave | alternate | best " +
+      "| best / limit | torch | torch / best | DeepEP scaled | DeepEP / best | auto |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    (.rows[] | "| \(.model) | \(.router) | \(.tokens) | \(.limit.compute_s | us) | \(.limit.limit_s | us) | \(of("serial")) | \(of("signal")) | \(of("direct")) | \(of("wave")) | \(of("interleave")) | \(of("alternate")) | \(.best) | \(.over_limit | three) | \(.torch_layer_s | us)\(if .torch_layer_s and (.torch_same_job | not) then "*" else "" end) | \(.torch_speedup | three) | \(.deepep_scaled_s | us) | \(.deepep_speedup | three) | \(.auto // "-") |"),
+    (.rows[] | "| \(.model) | \(.router) | \(.tokens) | \(.limit.compute_s | us) | \(.limit.limit_s | us) | " +
+      "\(of("serial")) | \(of("signal")) | \(of("direct")) | \(of("wave")) | \(of("interleave")) | " +
+      "\(of("alternate")) | \(.best) | \(.over_limit | three) | " +
+      "\(.torch_layer_s | us)\(if .torch_layer_s and (.torch_same_job | not) then "*" else "" end) | " +
+      "\(.torch_speedup | three) | \(.deepep_scaled_s | us) | \(.deepep_speedup | three) | \(.auto // "-") |"),
     "",
     "## Parts alone, prices, and gains over wave",
     "",
-    "| model | router | tokens | dispatch alone | combine alone | reduce alone | link | weights | priced: serial | signal | direct | wave | interleave | alternate | wave / interleave | priced | wave / alternate | priced |",
+    "| model | router | tokens | dispatch alone | combine alone | reduce alone | link | weights | priced: serial " +
+      "| signal | direct | wave | interleave | alternate | wave / interleave | priced | wave / alternate | priced |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    (.rows[] | "| \(.model) | \(.router) | \(.tokens) | \(of("dispatch alone")) | \(of("combine alone")) | \(of("reduce alone")) | \(.limit.link_s | us) | \(.limit.memory_s | us) | \(priced("serial")) | \(priced("signal")) | \(priced("direct")) | \(priced("wave")) | \(priced("interleave")) | \(priced("alternate")) | \(.interleave_over_wave | three) | \(.interleave_over_wave_predicted | three) | \(.alternate_over_wave | three) | \(.alternate_over_wave_predicted | three) |"),
+    (.rows[] | "| \(.model) | \(.router) | \(.tokens) | \(of("dispatch alone")) | \(of("combine alone")) | " +
+      "\(of("reduce alone")) | \(.limit.link_s | us) | \(.limit.memory_s | us) | \(priced("serial")) | " +
+      "\(priced("signal")) | \(priced("direct")) | \(priced("wave")) | \(priced("interleave")) | " +
+      "\(priced("alternate")) | \(.interleave_over_wave | three) | \(.interleave_over_wave_predicted | three) | " +
+      "\(.alternate_over_wave | three) | \(.alternate_over_wave_predicted | three) |"),
     "",
     "## Summary",
     "",
     "| figure | value |", "|---|---|",
-    (.summary | to_entries[] | "| `\(.key)` | \(.value | if . == null then "not measured" elif type == "number" and . >= 1 then . * 1000 | round / 1000 else . end) |")
+    (.summary | to_entries[] | "| `\(.key)` | \(.value | if . == null then "not measured" elif type == "number"
+      and . >= 1 then . * 1000 | round / 1000 else . end) |")
   ' "$input"
   [ ! -f "$issue" ] || jq -r '
     def us: . * 1e7 | round / 10;
     "",
     "## Host time to issue a layer",
     "",
-    "From `bench/results/h200/moe-issue.json`, commit \(.commit), one \(.machine.gpu): medians of \(.runs[0].samples_s | length), of the slower thread, us. Limit: \(.limit_s | us). A new",
-    "input differs from that of the call before. In a row: \(.in_a_row) without waiting; after a wait: the host has just waited for the device.",
+    "From `bench/results/h200/moe-issue.json`, commit \(.commit), one \(.machine.gpu): medians of " +
+      "\(.runs[0].samples_s | length), of the slower thread, us. Limit: \(.limit_s | us). A new",
+    "input differs from that of the call before. In a row: \(.in_a_row) without waiting; after a wait: the host has " +
+      "just waited for the device.",
     "",
     "| threads at once | schedule | input | in a row | after a wait |",
     "|---|---|---|---|---|",
     ([.runs[] | select(.waits)] as $after | .runs[] | select(.waits | not) | . as $r |
-      "| \(.threads) | \(.schedule) | \(.input) | \(.median_s | us) | \($after[] | select(.threads == $r.threads and .schedule == $r.schedule and .input == $r.input) | .median_s | us) |"),
+      "| \(.threads) | \(.schedule) | \(.input) | \(.median_s | us) | " +
+        "\($after[] | select(.threads == $r.threads and .schedule == $r.schedule and .input == $r.input) | .median_s |
+        us) |"),
     "| largest median | | | \(.summary.median_max_s | us) | |"
   ' "$issue"
 } >"$work"

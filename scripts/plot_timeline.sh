@@ -28,7 +28,10 @@ for schedule in $schedules; do
     END {
       for (r = 0; r <= ranks; r++) for (t = 0; t <= most; t++)
         if ((r, t) in seen) { row[r, t] = rows++; print row[r, t], seen[r, t] > (names) }
-      for (i = 1; i <= n; i++) { split(line[i], f, "\t"); print f[4], row[f[2] + 0, f[3] + 0], f[5] - first, f[6] - first }
+      for (i = 1; i <= n; i++) {
+        split(line[i], f, "\t")
+        print f[4], row[f[2] + 0, f[3] + 0], f[5] - first, f[6] - first
+      }
     }' names="$work/$schedule.rows" "$work/slices.tsv" >"$work/$schedule.tsv"
   end=$(awk -F '\t' '$4 > m { m = $4 } END { print m }' "$work/$schedule.tsv")
   longest=$(awk -v a="$longest" -v b="$end" 'BEGIN { print (a > b ? a : b) }')
@@ -45,11 +48,12 @@ for schedule in $schedules; do
     printf 'plot '
     sep=
     while read -r kind colour; do
-      printf "%s'< grep -P \"^%s\\\\t\" %s' using (\$3):2:3:4:(\$2-0.4):(\$2+0.4) with boxxyerrorbars fs solid 0.9 noborder lc rgb '%s' title '%s'" \
-        "$sep" "$kind" "$work/$schedule.tsv" "$colour" "$kind"
+      printf "%s'< grep -P \"^%s\\\\t\" %s' " "$sep" "$kind" "$work/$schedule.tsv"
+      printf "using (\$3):2:3:4:(\$2-0.4):(\$2+0.4) with boxxyerrorbars fs solid 0.9 noborder lc rgb '%s' title '%s'" \
+        "$colour" "$kind"
       sep=', '
-    done < <(printf '%s\n' 'plan #999999' 'dispatch #e6a817' 'shared #8c6bb1' 'L1 #3b7dd8' 'L2 #1b9e77' 'segment #d95f02' \
-      'reduce #666666' 'link #f2c6a0' 'store #d95f02' 'wait #f4f4f4' 'barrier #eeeeee' |
+    done < <(printf '%s\n' 'plan #999999' 'dispatch #e6a817' 'shared #8c6bb1' 'L1 #3b7dd8' 'L2 #1b9e77' \
+      'segment #d95f02' 'reduce #666666' 'link #f2c6a0' 'store #d95f02' 'wait #f4f4f4' 'barrier #eeeeee' |
       while read -r kind colour; do grep -qP "^$kind\t" "$work/$schedule.tsv" && echo "$kind $colour"; done)
     echo
   } >>"$work/plot"

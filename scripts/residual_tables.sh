@@ -12,8 +12,10 @@ set -- "$results"/residual*.json
 
 draw() { # JSON, name
   jq -r '.rows[] | [.tokens, .residual_s, .residual_low_s, .residual_high_s, .model.residual_s, .model.residual_high_s,
-    .model.coupled_s] | map(tostring) | join(" ")' "$1" | awk '{ printf "%s", $1; for (i = 2; i <= NF; i++) printf " %.3f", 1e6 * $i; print "" }' >"$work/data"
-  title=$(jq -r '"\(.heads) heads of \(.head_dim) columns a GPU, \(.ranks) x \(.device); M* measured \(.summary.least_tokens), predicted \(.summary.least_tokens_predicted)"' "$1")
+    .model.coupled_s] | map(tostring) | join(" ")' "$1" |
+    awk '{ printf "%s", $1; for (i = 2; i <= NF; i++) printf " %.3f", 1e6 * $i; print "" }' >"$work/data"
+  title=$(jq -r '"\(.heads) heads of \(.head_dim) columns a GPU, \(.ranks) x \(.device); " +
+    "M* measured \(.summary.least_tokens), predicted \(.summary.least_tokens_predicted)"' "$1")
   for terminal in png svg; do
     {
       case $terminal in
@@ -41,9 +43,12 @@ PLOT
 {
   echo "# What stays visible of attention's output all-to-all"
   echo
-  echo "Made by \`scripts/residual_tables.sh\` from \`bench/results/h200x2/residual*.json\`, which hold all samples; nothing here is typed."
-  echo "Residual: attention with its rows at their owners (entry, exit and remote completion included) minus attention alone, turn by"
-  echo "turn. Curves: \`dt_sim_piggyback\` with \`platform.json\` and the kernel's own time for 128 x 128 scores (docs/model.md)."
+  echo "Made by \`scripts/residual_tables.sh\` from \`bench/results/h200x2/residual*.json\`, which hold all samples;" \
+    "nothing here is typed."
+  echo "Residual: attention with its rows at their owners (entry, exit and remote completion included) minus" \
+    "attention alone, turn by"
+  echo "turn. Curves: \`dt_sim_piggyback\` with \`platform.json\` and the kernel's own time for 128 x 128 scores" \
+    "(docs/model.md)."
   for file in "$@"; do
     name=$(basename "$file" .json)
     draw "$file" "$name"
@@ -51,9 +56,15 @@ PLOT
     jq -r '
       def us: if . == null then "-" else . * 1e7 | round / 10 end;
       "## \(.heads) heads of \(.head_dim) columns a GPU", "",
-      "\(.device) x \(.ranks), \(.repeat) samples a row, us. Floor \(.summary.floor_s | us) (quartiles \(.summary.floor_low_s | us) to \(.summary.floor_high_s | us)); M* measured \(.summary.least_tokens), predicted \(.summary.least_tokens_predicted); \(if .summary.bit_equal then "every row equal to serial to the bit" else "rows differ from serial" end).", "",
-      "| tokens | kernel | fused | residual | quartiles | X-Stage | if aligned | coupled |", "|---|---|---|---|---|---|---|---|",
-      (.rows[] | "| \(.tokens) | \(.kernel_s | us) | \(.fused_s | us) | \(.residual_s | us) | \(.residual_low_s | us) to \(.residual_high_s | us) | \(.model.residual_s | us) | \(.model.residual_high_s | us) | \(.model.coupled_s | us) |")' "$file"
+      "\(.device) x \(.ranks), \(.repeat) samples a row, us. Floor \(.summary.floor_s | us) (quartiles " +
+        "\(.summary.floor_low_s | us) to \(.summary.floor_high_s | us)); M* measured \(.summary.least_tokens), " +
+        "predicted \(.summary.least_tokens_predicted); \(if .summary.bit_equal
+        then "every row equal to serial to the bit" else "rows differ from serial" end).", "",
+      "| tokens | kernel | fused | residual | quartiles | X-Stage | if aligned | coupled |",
+        "|---|---|---|---|---|---|---|---|",
+      (.rows[] | "| \(.tokens) | \(.kernel_s | us) | \(.fused_s | us) | \(.residual_s | us) | " +
+        "\(.residual_low_s | us) to \(.residual_high_s | us) | \(.model.residual_s | us) | " +
+        "\(.model.residual_high_s | us) | \(.model.coupled_s | us) |")' "$file"
     echo
     echo "![residual]($name.png)"
   done

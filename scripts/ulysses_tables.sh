@@ -59,22 +59,33 @@ fi
 {
   echo "# Attention on two H200"
   echo
-  echo "Made by \`scripts/ulysses_tables.sh\` from \`bench/results/h200x2/attention.json\`, which holds all samples of ours and"
+  echo "Made by \`scripts/ulysses_tables.sh\` from \`bench/results/h200x2/attention.json\`, which holds all samples" \
+    "of ours and"
   echo "the libraries' medians; nothing here is typed."
   echo
   jq -r '
     def us: if . == null then "-" else . * 1e7 | round / 10 end;
     def three: if . == null then "-" else . * 1000 | round / 1000 end;
     def of($row; $name): ($row.methods[] | select(.method == $name)).median_s;
-    "\(.device) x \(.ranks), torch \(.torch.torch), cuDNN \(.torch.cudnn), NCCL \(.torch.nccl), commit \(.commit); us, medians of the slower rank.",
-    "kernel: the attention of a rank alone; fused: with the way out, to remote completion; in: the way in alone; whole: all, the way",
-    "in beside the attention; cuDNN, torch: attention alone, and pack, NCCL, cuDNN, NCCL, unpack from a CUDA graph.", "",
+    "\(.device) x \(.ranks), torch \(.torch.torch), cuDNN \(.torch.cudnn), NCCL \(.torch.nccl), commit \(.commit); " +
+      "us, medians of the slower rank.",
+    "kernel: the attention of a rank alone; fused: with the way out, to remote completion; in: the way in alone; " +
+      "whole: all, the way",
+    "in beside the attention; cuDNN, torch: attention alone, and pack, NCCL, cuDNN, NCCL, unpack from a CUDA graph.",
+      "",
     (.notes // [] | .[] | "\(.)", ""),
-    "| shape | tokens | heads x dim | TFLOP/s | kernel | cuDNN | fused | fused, graph | in | serial | whole | whole, graph | torch | one GPU | whole / kernel | torch / whole | one GPU / whole | samples |",
+    "| shape | tokens | heads x dim | TFLOP/s | kernel | cuDNN | fused | fused, graph | in | serial | whole " +
+      "| whole, graph | torch | one GPU | whole / kernel | torch / whole | one GPU / whole | samples |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    (.rows[] | . as $r | "| \(.shape) | \(.tokens) | \(.heads) x \(.head_dim) | \(.kernel_flop_per_s / 1e12 | round) | \(of($r; "kernel") | us) | \(.torch.median_s.attention | us) | \(of($r; "fused") | us) | \(of($r; "fused-graph") | us) | \(of($r; "in") | us) | \(of($r; "serial") | us) | \(of($r; "whole") | us) | \(of($r; "whole-graph") | us) | \(.torch.median_s.whole_graph | us) | \(.torch.median_s.one_gpu | us) | \(.over.whole_kernel | three) | \(.over.torch | three) | \(.over.one_gpu | three) | \(.repeat) |"),
+    (.rows[] | . as $r | "| \(.shape) | \(.tokens) | \(.heads) x \(.head_dim) | " +
+      "\(.kernel_flop_per_s / 1e12 | round) | \(of($r; "kernel") | us) | \(.torch.median_s.attention | us) | " +
+      "\(of($r; "fused") | us) | \(of($r; "fused-graph") | us) | \(of($r; "in") | us) | \(of($r; "serial") | us) | " +
+      "\(of($r; "whole") | us) | \(of($r; "whole-graph") | us) | \(.torch.median_s.whole_graph | us) | " +
+      "\(.torch.median_s.one_gpu | us) | \(.over.whole_kernel | three) | \(.over.torch | three) | " +
+      "\(.over.one_gpu | three) | \(.repeat) |"),
     "", "| figure | value |", "|---|---|",
-    (.summary | to_entries[] | "| `\(.key)` | \(.value | if type == "number" and . < 0.01 then . elif type == "number" then (. * 1000 | round / 1000) else . end) |")
+    (.summary | to_entries[] | "| `\(.key)` | \(.value | if type == "number" and . < 0.01 then . elif type == "number"
+      then (. * 1000 | round / 1000) else . end) |")
   ' "$results"
 } >"$work"
 cp "$work" "$out"
