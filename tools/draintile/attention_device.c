@@ -168,6 +168,7 @@ dt_status attention_device_sent(const attention_job *job, int32_t rank, uint64_t
     if (peer == rank) continue;
     status = dt_attention_heads(c, job->ranks, peer, &first, &heads, &kv_first, &kv_heads);
     if (!status) status = dt_attention_rows_out(c, job->ranks, peer, own);
+    if (status) break;
     const int64_t q_rows = q[1].rows + (whole_text ? 0 : q[0].rows),
                   kv_rows = kv[1].rows + (whole_text ? 0 : kv[0].rows);
     sent[peer] = row * (uint64_t)(q_rows * heads + 2 * kv_rows * kv_heads + (own[0].rows + own[1].rows) * own_heads);

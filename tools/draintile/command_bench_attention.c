@@ -34,7 +34,7 @@ static void add_row(attention_bench *all, const dt_ulysses_bench *bench) {
     all->table = table_create("<shape|tokens|heads|TFLOP/s|kernel|serial|fused|in|piggyback|whole|fused, graph|"
                               "whole, graph");
   table_cell(all->table, "%s", s->name);
-  table_cell(all->table, "%lld", (long long)(s->image_tokens + s->text_tokens));
+  table_cell(all->table, "%lld", (long long)s->image_tokens + s->text_tokens);
   table_cell(all->table, "%d x %d", s->heads, s->head_dim);
   table_cell(all->table, "%.0f", 1e-12 * bench->flops / median_of(bench, DT_ULYSSES_METHOD_KERNEL));
   for (int m = 0; m < DT_ULYSSES_METHODS; m++) table_time(all->table, median_of(bench, (dt_ulysses_method)m));

@@ -118,7 +118,7 @@ static int64_t combine_cases(const tool_args *args, dt_combine_bench_case *cases
 
 static dt_status predict_all(combine_run *run) {
   const int32_t ranks = run->config.ranks;
-  int32_t experts = 0;
+  int32_t experts = 1;
   for (int64_t i = 0; i < run->config.case_count; i++)
     if (run->cases[i].experts > experts) experts = run->cases[i].experts;
   int32_t *counts = malloc((size_t)ranks * (size_t)ranks * (size_t)experts * sizeof *counts);
