@@ -23,8 +23,9 @@ definitions='
   def paced: $paced_of[setting | tostring];
   def ratios: [{name: "signal", value: (of("signal") / .limit.limit_s)}, {name: "direct",
     value: (of("direct") / .limit.limit_s)}] +
-    (paced as $p | if $p then [{name: "direct, paced", value: ($p | of("direct") / .limit.limit_s)},
-      {name: "signal, paced", value: ($p | of("signal") / .limit.limit_s)}] else [] end) | min_by(.value);
+    (.limit.limit_s as $l | paced as $p | if $p then ([$l, $p.limit.limit_s] | min) as $m |
+      [{name: "direct, paced", value: (($p | of("direct")) / $m)},
+       {name: "signal, paced", value: (($p | of("signal")) / $m)}] else [] end) | min_by(.value);
   def grouped: [of("grouped-graph"), (torch // {timings: []} | of("grouped_graph"))] | map(select(. != null)) | min;
 '
 table() { # jq program that prints lines
@@ -56,8 +57,8 @@ table() { # jq program that prints lines
     "faster of"
   echo "cuBLAS grouped and torch \`_grouped_mm\`, then NCCL, replayed from a CUDA graph. direct, paced: bands in" \
     "that order, beside a GEMM"
-  echo "of its own run, to whose limit its ratio is; the others are in natural order. Speedups are over the better" \
-    "of signal and direct,"
+  echo "of its own run; its ratio is to the smaller limit of both; the others are in natural order. Speedups are" \
+    "over the better of signal and direct,"
   echo "in natural order, of the same turns."
   table '
     (.rows | group_by([.n, .rows])[] | "", "### N \(.[0].n), K \(.[0].k), M \(.[0].rows)", "",
