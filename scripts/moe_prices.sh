@@ -15,6 +15,7 @@ if [ $# -gt 0 ]; then
   jq -r '.rows[] | "\(.model) \(.router) \(.tokens)"' "$measured" |
     "$build"/bench/bench_layer_prices "$root"/bench/results/h200x2/platform.json --short-bands-alone \
       --set sim_layer_activation_s 3.2e-6 --set sim_layer_warp_bytes_per_s 2.3e9 --set sim_layer_crowd_ratio 0.45 \
+      --set sim_layer_quiet_warp_bytes_per_s 2.4e9 --set sim_layer_plan_s 20e-6 --set sim_layer_plan_expert_s 30e-9 \
       --set sim_layer_beside_ratio 0.065 --set sim_layer_beside_full_ratio 0.05 "$@" >"$work"
   cp "$work" "$prices"
   chmod 644 "$prices"

@@ -71,7 +71,9 @@ static void published_layer(const char *name, const char *router, int64_t tokens
   l->model.short_bands_alone = 1;
   l->costs.activation_s = 3.2e-6;
   l->costs.warp_bytes_per_s = 2.3e9, l->costs.crowd_ratio = 0.45; /* rows were not fetched into the cache before */
+  l->costs.quiet_warp_bytes_per_s = 2.4e9;
   l->costs.beside_ratio = 0.065, l->costs.beside_full_ratio = 0.05;
+  l->costs.plan_s = 20e-6, l->costs.plan_expert_s = 30e-9; /* another plan's */
   const size_t each = (size_t)tokens * (size_t)shape->top_k;
   int32_t *ids = malloc(RANKS * each * sizeof *ids);
   float *weights = malloc(RANKS * each * sizeof *weights);

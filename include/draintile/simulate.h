@@ -116,7 +116,8 @@ typedef struct dt_layer_costs {
   double cache_bytes;        /* what passes until a line is gone */
   double link_bytes_per_s, link_capacity_bytes, link_latency_s; /* a rank's; latency: until rows may be used */
   double copy_bytes_per_s;                                      /* all multiprocessors, own rows */
-  double warp_bytes_per_s;                                      /* a warp that dispatches beside tiles */
+  double warp_bytes_per_s;                                      /* a warp that dispatches beside tiles, */
+  double quiet_warp_bytes_per_s;                                /* and while none runs */
   double piece_s;                                               /* before the first row of a piece */
   /* A warp's row takes so much longer where tiles want all of memory's rate, and behind a full link; tiles do while all
    * such warps copy, and again with a full link. */

@@ -7,7 +7,7 @@
 
 enum { LAYER_BAND = 128, LAYER_SHORT = 64, LAYER_COLUMN_1 = 128, LAYER_COLUMN_2 = 256, LAYER_USERS = 16 };
 enum { LAYER_TOKENS_A_WAVE = 2048 }; /* tokens whose sending takes a wave of L1 */
-enum { LAYER_LEAD_ALL = 1 << 28 }; /* all of L1 before L2 */
+enum { LAYER_LEAD_ALL = 1 << 28 };   /* all of L1 before L2 */
 
 /* A cluster's task: two bands at one column, or one band at two (column[1] -1: only one is left). */
 typedef struct layer_task {
@@ -82,7 +82,7 @@ typedef struct layer_rank {
   layer_panel *weights[2];     /* of L2, of L1: [experts][columns] */
   layer_panel *rows[2];        /* act, expert rows: [bands] */
   double traffic, updated;     /* bytes that memory moved, until when */
-  double load;                 /* of its rate, by tiles */
+  double load, busy;           /* of its rate, by tiles; of the clusters, those with a tile */
   layer_link link;
   layer_piece *pieces;
   int32_t piece_count, next_piece, started;

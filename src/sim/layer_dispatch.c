@@ -54,7 +54,8 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
   rank->next_piece = head;
   const double begin = world->now + c->fill_s, away_s = away / c->link_bytes_per_s;
   const double taken = away_s - c->link_capacity_bytes / c->link_bytes_per_s;
-  const double end = begin + fmax(fmax(taken, own / c->copy_bytes_per_s), 0.0) + c->release_s;
+  const double copied = begin + fmax(fmax(taken, own / c->copy_bytes_per_s), 0.0) + c->release_s;
+  const double end = head > 0 ? copied : world->now; /* a kernel without pieces is over when it starts */
   rank->link.empty = begin + away_s;
   for (int32_t i = 0; i < head; i++) {
     const layer_piece *piece = &rank->pieces[i];
@@ -69,6 +70,11 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
   world->dispatched = fmax(world->dispatched, start);
   layer_push(world,
              (layer_event){.at = start + c->launch_s, .kind = LAYER_START, .rank = self, .rows = world->clusters});
+}
+
+/* A warp copies as fast as its loads come back from the cache, which tiles load from, too. */
+static double warp_rate(const dt_layer_costs *c, const layer_rank *rank) {
+  return 1.0 / (rank->busy / c->warp_bytes_per_s + (1.0 - rank->busy) / c->quiet_warp_bytes_per_s);
 }
 
 void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t copied) {
@@ -88,8 +94,8 @@ void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t co
   rows = rows < 1 ? 1 : rows;
   if (rows > piece->rows - copied) rows = piece->rows - copied;
   const double slower = (1.0 + c->crowd_ratio * rank->load) * (1.0 + c->shadow_ratio * layer_fill(world, &rank->link));
-  layer_flow flow = {.done = world->now + (copied == 0 ? c->piece_s : 0.0) +
-                             rows * row_bytes / c->warp_bytes_per_s * slower,
+  layer_flow flow = {.done =
+                         world->now + (copied == 0 ? c->piece_s : 0.0) + rows * row_bytes / warp_rate(c, rank) * slower,
                      .cluster = -1,
                      .piece = index,
                      .rows = rows,

@@ -88,6 +88,8 @@ void layer_rates(layer_world *world, layer_rank *rank) {
     const layer_cluster *c = &rank->cluster[i];
     if (is_working(c)) traffic_per_s += c->bytes * c->rate, running++;
   }
+  rank->busy = (double)running / world->clusters;
+  rank->load = 0.0;
   if (running == 0) return;
   for (int32_t i = 0; i < world->clusters; i++) {
     layer_cluster *c = &rank->cluster[i];
@@ -106,8 +108,7 @@ void layer_rates(layer_world *world, layer_rank *rank) {
                load = layer_less(wanted / rate, 1.0);
   rank->load = load;
   /* A band alone loads weights that no other CTA shares: through the cache's fabric, which all clusters want. */
-  const double busy = (double)running / world->clusters,
-               alone = 1.0 + busy * (world->costs->alone_ratio / world->costs->short_ratio - 1.0);
+  const double alone = 1.0 + rank->busy * (world->costs->alone_ratio / world->costs->short_ratio - 1.0);
   const double warps = 2.0 * world->costs->copy_warps * world->clusters;
   const double beside =
       1.0 + rank->copying / warps *

@@ -125,8 +125,8 @@ static layer_run half_run(const layer_world *world, int32_t rank, int32_t expert
 /* Run `index` of L1: with dedup an expert, whatever the order. */
 static layer_run l1_run(const layer_world *world, int32_t index, const layer_table *table, const int32_t *rows) {
   if (!layer_dedups(world)) return run_at(world, index, 1, table, rows);
-  return (layer_run){index, rows[index], table->first_band[index], 1, world->columns_1,
-                     world->model->short_bands_alone, NULL};
+  return (layer_run){index, rows[index], table->first_band[index], 1, world->columns_1, world->model->short_bands_alone,
+                     NULL};
 }
 
 typedef struct layer_groups {
