@@ -6,7 +6,10 @@ command=$1
 # A help text of draintile as roff: paragraphs, then tagged entries whose text may go over several lines.
 roff() {
   awk '
-    function escape(text) { gsub(/\\/, "\\e", text); gsub(/-/, "\\-", text); sub(/^[.\x27]/, "\\\\\\&&", text); return text }
+    function escape(text) {
+      gsub(/\\/, "\\e", text); gsub(/-/, "\\-", text); sub(/^[.\x27]/, "\\\\\\&&", text)
+      return text
+    }
     function flush() { if (tag != "") { print ".TP\n.B " escape(tag) "\n" escape(text); tag = text = "" } }
     /^Usage: / { next }
     /^  [^ ]/ { flush()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Times an expert-parallel MoE layer of torch: NCCL all-to-all, grouped_mm, permutes and gather-and-sum, in CUDA graphs.
+"""Times an expert-parallel MoE layer of torch: NCCL all-to-all, grouped_mm, permutes and gather-and-sum, in graphs.
 
 One process a GPU, one line of JSON a row. Shapes and routing are those of `draintile bench moe`, from the library's own
-functions. The splits are known beforehand, so that nothing waits for the host. In turns, each after a 512 MB read and an
-all-reduce of all GPUs: the layer, its compute alone (two grouped GEMMs and SiLU), the two grouped GEMMs alone, and the
-two all-to-alls alone. A sample is the slowest rank's; medians count.
+functions. The splits are known beforehand, so that nothing waits for the host. In turns, each after a 512 MB read and
+an all-reduce of all GPUs: the layer, its compute alone (two grouped GEMMs and SiLU), the two grouped GEMMs alone, and
+the two all-to-alls alone. A sample is the slowest rank's; medians count.
 
   torch_moe.py --library libdraintile.so --json FILE [--models A,B] [--routers A,B] [--tokens 128,8192] [--repeats 20]
 """
@@ -195,8 +195,8 @@ def work(rank, arguments, port):
     dist.all_reduce(word)
     out = open(arguments.json, "w") if rank == 0 else None
     if out:
-        setting = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv), "device": torch.cuda.get_device_name(),
-                   "torch": torch.__version__, "cuda": torch.version.cuda,
+        setting = {"schema": 1, "command": " ".join(os.path.basename(a) for a in sys.argv),
+                   "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
                    "nccl": ".".join(map(str, torch.cuda.nccl.version())), "ranks": ranks,
                    "repeats": arguments.repeats, "seed": arguments.seed}
         print(json.dumps({"setting": setting}), file=out, flush=True)

@@ -16,7 +16,8 @@ checked() { # options
   run -0 --separate-stderr attention --check --repeat 1 --json - "$@"
   [ -z "$stderr" ]
   jq -e '.schema == "draintile-attention" and .version == 1 and ([.runs[].schedule] == ["serial", "piggyback"])
-    and .tolerance as $t | .runs | all(.bit_equal and .max_relative_error >= 0 and .max_relative_error <= $t)' <<<"$output"
+    and .tolerance as $t | .runs | all(.bit_equal and .max_relative_error >= 0 and .max_relative_error <= $t)' \
+    <<<"$output"
 }
 
 @test "both schedules, checked, at 1, 2, 3, 4 and 8 ranks, in every type" {
@@ -109,7 +110,8 @@ checked() { # options
 
 @test "trace: one process a rank and schedule, slices that nest" {
   synth --tokens 300 --heads 4 --head-dim 32
-  attention --ranks 2 --repeat 2 --link-rate 50MB/s --link-capacity 16KiB --trace "$BATS_TEST_TMPDIR/trace.json" >/dev/null
+  attention --ranks 2 --repeat 2 --link-rate 50MB/s --link-capacity 16KiB \
+    --trace "$BATS_TEST_TMPDIR/trace.json" >/dev/null
   jq -e '([.traceEvents[] | select(.ph == "M" and .name == "process_name")] | length) == 4
     and ([.traceEvents[] | select(.ph == "X" and (.name | startswith("attention")))] | length) > 0
     and ([.traceEvents[] | select(.ph == "X" and (.ts < 0 or .dur < 0))] | length) == 0' "$BATS_TEST_TMPDIR/trace.json"

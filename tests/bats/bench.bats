@@ -41,12 +41,6 @@ load common
     ([.runs[] | [.rows, .experts, .router, .consumers]] | unique | length) == 16 and
     all(.runs[].predicted; .direct_s >= .gemm_s and .signal_s >= .gemm_s and .direct_paced_s > 0)' \
     "$BATS_TEST_TMPDIR/predicted.json"
-  run -0 "$DRAINTILE" bench moe --predict --platform "$platform" --schedule signal --consumers 2,0 --segment-bands 2 \
-    --order natural,paced --json "$BATS_TEST_TMPDIR/orders.json"
-  run -0 jq -e '[.rows[].methods[] | select(.schedule == "signal")] | map("\(.name) \(.order) \(.consumers) \(.segment_bands)")
-    == ["signal consumers 2 segments 2 natural 2 2", "signal segments 2 natural 0 2",
-        "signal paced consumers 2 segments 2 paced 2 2", "signal paced segments 2 paced 0 2"]' "$BATS_TEST_TMPDIR/orders.json"
-  run -0 jq -e '[.rows[].methods[] | select(.schedule == "signal").predicted_s] | .[0] > .[1]' "$BATS_TEST_TMPDIR/orders.json"
   # Where every row crosses, nothing is faster than the link.
   run -0 jq -e 'all(.runs[] | select(.router == "crossed"); .predicted.direct_s > .rows * .n * 2 / 372.2e9)' \
     "$BATS_TEST_TMPDIR/predicted.json"
@@ -116,11 +110,14 @@ load common
     and (.rows | all([.methods[] | has("median_s")] | any | not))' "$BATS_TEST_TMPDIR/priced.json"
   run -0 "$DRAINTILE" bench moe --predict --platform "$platform" --schedule signal --consumers 2,0 --segment-bands 2 \
     --order natural,paced --json "$BATS_TEST_TMPDIR/orders.json"
-  run -0 jq -e '[.rows[].methods[] | select(.schedule == "signal")] | map("\(.name) \(.order) \(.consumers) \(.segment_bands)")
+  run -0 jq -e '[.rows[].methods[] | select(.schedule == "signal")] |
+    map("\(.name) \(.order) \(.consumers) \(.segment_bands)")
     == ["signal consumers 2 segments 2 natural 2 2", "signal segments 2 natural 0 2",
-        "signal paced consumers 2 segments 2 paced 2 2", "signal paced segments 2 paced 0 2"]' "$BATS_TEST_TMPDIR/orders.json"
-  run -0 jq -e '[.rows[].methods[] | select(.schedule == "signal").predicted_s] | .[0] > .[1]' "$BATS_TEST_TMPDIR/orders.json"
+        "signal paced consumers 2 segments 2 paced 2 2", "signal paced segments 2 paced 0 2"]' \
+    "$BATS_TEST_TMPDIR/orders.json"
+  run -0 jq -e '[.rows[].methods[] | select(.schedule == "signal").predicted_s] | .[0] > .[1]' \
+    "$BATS_TEST_TMPDIR/orders.json"
   # Where every row crosses, nothing is faster than the link carries the combine.
-  run -0 jq -e '[.rows[] | select(.router == "crossed" and .tokens == 2048) | .methods[].predicted_s | select(. != null)]
-    | min > 2048 * 8 * 2048 * 2 / 372.2e9' "$BATS_TEST_TMPDIR/priced.json"
+  run -0 jq -e '[.rows[] | select(.router == "crossed" and .tokens == 2048) | .methods[].predicted_s |
+      select(. != null)] | min > 2048 * 8 * 2048 * 2 / 372.2e9' "$BATS_TEST_TMPDIR/priced.json"
 }

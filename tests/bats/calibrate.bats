@@ -157,7 +157,8 @@ verify() {
 @test "a verification of the CPU fabric keeps its samples" {
   link=(--device cpu --quick --link-rate 200MB/s --link-capacity 400kB)
   "$DRAINTILE" calibrate "${link[@]}" --output "$platform" > /dev/null
-  run --separate-stderr "$DRAINTILE" calibrate "${link[@]}" --verify "$platform" --output "$BATS_TEST_TMPDIR/verify.json"
+  run --separate-stderr "$DRAINTILE" calibrate "${link[@]}" --verify "$platform" \
+    --output "$BATS_TEST_TMPDIR/verify.json"
   [ "$status" -le 1 ] # on a busy machine it may not pass
   jq -e '(.rows | length > 5 and all(.n == (.samples | length)))
          and (.summary.pass == ('"$status"' == 0)) and (.command | contains("--link-capacity 400kB"))' \

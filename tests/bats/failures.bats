@@ -109,8 +109,8 @@ one_line() { # pattern
   local limit
   ! ldd "$DRAINTILE" | grep -q libasan || skip 'the address sanitizer needs terabytes of it'
   for limit in 60000 100000 150000; do # kB; the BLAS library wants 128 MiB a worker
-    run setsid --wait timeout 20 bash -c 'ulimit -v "$1"; shift; "$@" 2>&1 >/dev/null; echo "code $?"' - $limit "$DRAINTILE" \
-      moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" --input "$BATS_FILE_TMPDIR/tokens.safetensors" \
+    run setsid --wait timeout 20 bash -c 'ulimit -v "$1"; shift; "$@" 2>&1 >/dev/null; echo "code $?"' - $limit \
+      "$DRAINTILE" moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" --input "$BATS_FILE_TMPDIR/tokens.safetensors" \
       --output "$BATS_TEST_TMPDIR/output.safetensors" --repeat 1
     grep -qE 'memory|memfd|mapp|Cannot allocate' <<<"$output"
     grep -qx 'code 3' <<<"$output"

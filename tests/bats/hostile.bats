@@ -79,12 +79,13 @@ load common
 
 @test "synth: sizes whose product no file holds" {
   local file=$BATS_TEST_TMPDIR/x
-  run --separate-stderr timeout 20 "$DRAINTILE" synth tokens --count 1000000000 --hidden 1 --experts 1024 --top-k 1024 "$file"
+  run --separate-stderr timeout 20 "$DRAINTILE" synth tokens --count 1000000000 --hidden 1 --experts 1024 \
+    --top-k 1024 "$file"
   refused 3 'topk_ids: would fill about .* of memory; .* are available'
   run --separate-stderr "$DRAINTILE" synth qkv --tokens 1000000000 --heads 65536 --head-dim 65536 --dtype f32 "$file"
   refused 2 'q'
-  run --separate-stderr "$DRAINTILE" synth checkpoint --hidden 1000000 --intermediate 1000000 --experts 65536 --top-k 1 \
-    --layers 1000 "$file"
+  run --separate-stderr "$DRAINTILE" synth checkpoint --hidden 1000000 --intermediate 1000000 --experts 65536 \
+    --top-k 1 --layers 1000 "$file"
   [ "$status" -eq 3 ] || [ "$status" -eq 2 ]
   [ ! -e "$file" ]
 }
@@ -130,11 +131,12 @@ load common
     truncate -s $((8 + ${#header} + $2)) "$file" 2>/dev/null || skip 'no sparse files of this size'
   }
   sparse '{"hidden_states":{"dtype":"BF16","shape":[2000000000,128],"data_offsets":[0,512000000000]}}' 512000000000
-  run --separate-stderr timeout 20 "$DRAINTILE" moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" --input "$file" --output x
+  run --separate-stderr timeout 20 "$DRAINTILE" moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" --input "$file" \
+    --output x
   refused 3 'huge.safetensors: would fill about .* of memory; .* are available'
   local shape='"dtype":"F16","shape":[1000000000,1,64],"data_offsets":['
-  sparse "{\"q\":{${shape}0,128000000000]},\"k\":{${shape}128000000000,256000000000]},\"v\":{${shape}256000000000,384000000000]}}" \
-    384000000000
+  local q="\"q\":{${shape}0,128000000000]}" k="\"k\":{${shape}128000000000,256000000000]}"
+  sparse "{$q,$k,\"v\":{${shape}256000000000,384000000000]}}" 384000000000
   run --separate-stderr timeout 20 "$DRAINTILE" attention --ranks 1 --input "$file" --output x
   refused 3 'huge.safetensors: would fill about .* of memory'
 }

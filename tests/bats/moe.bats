@@ -29,7 +29,8 @@ setup_file() {
       and near(.hidden_ratio; 1 - ([0, .total_s - .compute_alone_s] | max) / .comm_alone_s)
       and near(.efficiency; (.compute_alone_s + .comm_alone_s - .total_s) / ([.compute_alone_s, .comm_alone_s] | min))
       and near(.speedup_over_serial; .serial_s / .total_s)
-      and near(.limit_s; .limit_parts.constants_s + ([.limit_parts.compute_s, .limit_parts.link_s, .limit_parts.memory_s] | max))
+      and near(.limit_s; .limit_parts.constants_s +
+        ([.limit_parts.compute_s, .limit_parts.link_s, .limit_parts.memory_s] | max))
       and ([.bytes_sent_to_peer[][]] | add) == .bytes_sent and .bytes_sent_to_peer[0][0] == 0
       and .max_relative_error == null)' <<<"$output"
 }
@@ -53,7 +54,8 @@ setup_file() {
   done
   local header
   header=$(od -An -t u8 -N 8 "$BATS_TEST_TMPDIR/serial" | tr -d ' ')
-  tail -c +9 "$BATS_TEST_TMPDIR/serial" | head -c "$header" | jq -e '.hidden_states | .shape == [200, 128] and .dtype == "BF16"'
+  tail -c +9 "$BATS_TEST_TMPDIR/serial" | head -c "$header" |
+    jq -e '.hidden_states | .shape == [200, 128] and .dtype == "BF16"'
 }
 
 @test "ids and weights in the file replace the router; dropped slots are valid" {
@@ -175,7 +177,8 @@ setup_file() {
     jq -e '.costs == null and ([.runs[] | .predicted_s > 0 and .store_stall_s == null] | all)' >/dev/null
   run --separate-stderr "$DRAINTILE" simulate --platform "$measured" --ranks 2 --experts 16 --tokens 4096
   refused 2 "--workers: 1; allowed: 2 or more with a GPU's platform file"
-  jq 'del(.tables[] | select(.name == "gemm_flop_per_s" or .name == "tile_s"))' "$measured" >"$platform" # knows the link alone
+  # knows the link alone
+  jq 'del(.tables[] | select(.name == "gemm_flop_per_s" or .name == "tile_s"))' "$measured" >"$platform"
   run --separate-stderr "$DRAINTILE" simulate --platform "$platform" --ranks 2 --experts 16 --tokens 4096
   refused 2 'l1_row_s: 0; allowed: more than 0, by --gemm-rate'
   "$DRAINTILE" simulate --platform "$platform" --gemm-rate 1e12 --ranks 2 --experts 16 --tokens 4096 >/dev/null

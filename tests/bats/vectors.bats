@@ -59,8 +59,10 @@ plan_vectors() { # file, least number of cases
   run -0 "$DRAINTILE" plan --counts "$BATS_TEST_TMPDIR/counts.json" --experts-per-rank 2 --tile-m 2 --schedule wave
   grep -q '^rank 0 of 2, 2 experts a rank, packed layout, ' <<<"$output"
   local results
-  results=$("$DRAINTILE" plan --counts "$BATS_TEST_TMPDIR/counts.json" --experts-per-rank 2 --tile-m 2 --schedule wave --json -)
-  jq -r '"\(.rows) rows in memory, \(.padded_rows) of them padding; \(.groups | length) groups, \(.bands | length) bands, " +
+  results=$("$DRAINTILE" plan --counts "$BATS_TEST_TMPDIR/counts.json" --experts-per-rank 2 --tile-m 2 \
+    --schedule wave --json -)
+  jq -r '"\(.rows) rows in memory, \(.padded_rows) of them padding; \(.groups | length) groups, " +
+    "\(.bands | length) bands, " +
     "\(.segments | length) segments, \(.tasks | length) tasks (wave)"' <<<"$results" >"$BATS_TEST_TMPDIR/summary"
   grep -qxFf "$BATS_TEST_TMPDIR/summary" <<<"$output"
   # position, band, expert, first row, rows, remote rows, owners
@@ -69,8 +71,9 @@ plan_vectors() { # file, least number of cases
     <(sed -n '/^position  *band /,/^$/p' <<<"$output" | sed '1d;/^$/d' | tr -s ' ' | sed 's/^ //;s/ $//')
   # position, segment, expert, owner, first row, rows, owner's row, bands
   diff <(jq -r '.segment_order as $order | .segments as $s | range($order | length) | [., $order[.]] + ($s[$order[.]] |
-    [.expert, .owner, .row, .rows, .dst_row, "\(.first_band)..\(.first_band + .bands - 1)"]) | map(tostring) | join(" ")' \
-    <<<"$results") <(sed -n '/^position  *segment /,$p' <<<"$output" | sed 1d | tr -s ' ' | sed 's/^ //;s/ $//')
+    [.expert, .owner, .row, .rows, .dst_row, "\(.first_band)..\(.first_band + .bands - 1)"]) |
+    map(tostring) | join(" ")' <<<"$results") \
+    <(sed -n '/^position  *segment /,$p' <<<"$output" | sed 1d | tr -s ' ' | sed 's/^ //;s/ $//')
 }
 
 @test "plan: bad counts are named" {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The golden layers of every family through `draintile moe --device cuda`: all schedules equal to the bit, and what the
 command writes within 8e-3 of what Hugging Face computed; within 1.2e-2 where tokens or weights are of another type and
-were rounded to bf16 first. So much passes the command's own check against float64, too. Ranks are processes, on as many GPUs as there are.
+were rounded to bf16 first. So much passes the command's own check against float64, too. Ranks are processes, on as many
+GPUs as there are.
 
     moe_golden.py COMMAND [RANKS...]
 
@@ -82,7 +83,8 @@ def main():
         for ranks in counts:
             with tempfile.TemporaryDirectory() as folder:
                 wrong, error = run(command, case, ranks, pathlib.Path(folder))
-            print("FAIL" if wrong else "ok  ", case["name"], f"ranks {ranks}: error {error:.2e}", wrong or "", flush=True)
+            print("FAIL" if wrong else "ok  ", case["name"], f"ranks {ranks}: error {error:.2e}", wrong or "",
+                  flush=True)
             failed += wrong is not None
     return failed > 0
 

@@ -34,8 +34,9 @@ def nest(slices):
 
 def check(folder, ranks):
     trace, figures = folder + "/trace.json", folder + "/figures.json"
-    run("moe", "--checkpoint", folder + "/model", "--layer", 0, "--input", folder + "/tokens", "--output", folder + "/out",
-        "--ranks", ranks, "--device", "cuda", "--schedule", ",".join(SCHEDULES), "--repeat", 2, "--check",
+    run("moe", "--checkpoint", folder + "/model", "--layer", 0, "--input", folder + "/tokens",
+        "--output", folder + "/out", "--ranks", ranks, "--device", "cuda", "--schedule", ",".join(SCHEDULES),
+        "--repeat", 2, "--check",
         "--trace", trace, "--json", figures)
     events = json.load(open(trace))["traceEvents"]
     processes = [e["args"]["name"] for e in events if e.get("name") == "process_name"]
@@ -66,8 +67,8 @@ def check(folder, ranks):
 
 
 with tempfile.TemporaryDirectory() as directory:
-    run("synth", "checkpoint", "--arch", "qwen3_moe", "--hidden", HIDDEN, "--intermediate", INTERMEDIATE, "--experts", EXPERTS,
-        "--top-k", TOP_K, "--layers", 1, "--dtype", "bf16", "--seed", 1, directory + "/model")
+    run("synth", "checkpoint", "--arch", "qwen3_moe", "--hidden", HIDDEN, "--intermediate", INTERMEDIATE,
+        "--experts", EXPERTS, "--top-k", TOP_K, "--layers", 1, "--dtype", "bf16", "--seed", 1, directory + "/model")
     run("synth", "tokens", "--count", TOKENS, "--hidden", HIDDEN, "--dtype", "bf16", "--seed", 2, directory + "/tokens")
     for ranks in (1, 2):
         check(directory, ranks)

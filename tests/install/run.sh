@@ -11,7 +11,8 @@ library=$(find "$work/prefix" -name 'libdraintile.so.0')
 directory=$(dirname "$library")
 
 # Exactly what the installed headers declare.
-nm -D --defined-only "$library" | awk '$2 ~ /[A-Z]/ {sub(/@.*/, "", $3); print $3}' | grep -v '^DRAINTILE_' >"$work/exported"
+nm -D --defined-only "$library" | awk '$2 ~ /[A-Z]/ {sub(/@.*/, "", $3); print $3}' |
+  grep -v '^DRAINTILE_' >"$work/exported"
 others=
 while read -r symbol; do
   grep -qrw -- "$symbol" "$work/prefix/include/draintile" || others="$others $symbol"
