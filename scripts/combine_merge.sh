@@ -64,7 +64,8 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
   (($paced // {runs: []}) | [.runs[] | {key: (setting | tostring), value: {best: best, limit: .limit.limit_s}}] |
     from_entries) as $paced_of |
   # Over the smaller of the limits of both runs: a GEMM in that order may be slower than the natural one.
-  def over_paced: .limit.limit_s as $l | $paced_of[setting | tostring] | if . then .best / ([.limit, $l] | min) else null end;
+  def over_paced: .limit.limit_s as $l | $paced_of[setting | tostring] |
+    if . then .best / ([.limit, $l] | min) else null end;
   (($torch // {runs: []}) | [.runs[] | {key: (setting | tostring), value: (of("grouped_graph").median_s)}] |
     from_entries) as $torch_graph |
   ($grid.runs + $small.runs) as $measured |
