@@ -101,7 +101,6 @@ typedef struct dt_tile_table {
 /* Experts that fit the table kernel's shared memory. */
 enum { DT_TILE_EXPERTS_MAX = 4000 };
 
-cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream);
 cudaError_t dt_tile_gemm_launch(const dt_tile_gemm *gemm, int ctas, cudaStream_t stream);
 /* The same where tasks may be turned: all rows leave through the copy engine, to owner 0. */
 cudaError_t dt_tile_turned_launch(const dt_tile_gemm *gemm, int ctas, cudaStream_t stream);

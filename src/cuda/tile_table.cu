@@ -256,8 +256,3 @@ extern "C" cudaError_t dt_tile_ordered_table_launch(const dt_tile_table *table, 
   config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, dt_tile_table_kernel, *table, *order);
 }
-
-extern "C" cudaError_t dt_tile_table_launch(const dt_tile_table *table, int64_t tasks_max, cudaStream_t stream) {
-  const dt_tile_order natural = {DT_ORDER_NATURAL, NULL, 0};
-  return dt_tile_ordered_table_launch(table, &natural, tasks_max, stream);
-}

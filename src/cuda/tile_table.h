@@ -42,7 +42,7 @@ typedef struct dt_tile_order {
   int32_t paced_units;        /* paced: an expert with fewer units stays in natural order */
 } dt_tile_order;
 
-/* As dt_tile_table_launch, in any order. */
+/* Makes the table on the device, for at most tasks_max tasks and what they are cut into. */
 #ifdef __cplusplus
 extern "C" {
 #endif
