@@ -1,9 +1,7 @@
-/* Inputs that broke other systems (docs/testing.md, cases 1 and 3 to 15), on
- * the MoE layer on GPUs: a multiprocessor that another stream holds, shapes and
- * routings at the edges, capacities, buffers full of NaN, more than 2^31
- * elements, layers back to back with ranks delayed at random, ranks that
- * disagree. Every schedule must give serial's bits, serial is compared with
- * float64. An argument: that case alone. Exit code 77 without a Hopper GPU.
+/* Inputs that broke other systems (docs/testing.md, cases 1 and 3 to 15), on the MoE layer on GPUs: a multiprocessor
+ * that another stream holds, shapes and routings at the edges, capacities, buffers full of NaN, more than 2^31
+ * elements, layers back to back with ranks delayed at random, ranks that disagree. Every schedule must give serial's
+ * bits, serial is compared with float64. An argument: that case alone. Exit code 77 without a Hopper GPU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,8 +68,7 @@ static dt_status run(moe_rank *r, const dt_cuda_moe_config *config, const dt_cud
   return finish(r, moe, status);
 }
 
-/* Case 1: with and without dedup. The kernel that holds the multiprocessor must
- * be there at the end. */
+/* Case 1: with and without dedup. The kernel that holds the multiprocessor must be there at the end. */
 static dt_status busy(moe_rank *r, const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights) {
   dt_cuda_moe_config other = *config;
   dt_cuda_moe *moe = NULL;
@@ -179,8 +176,7 @@ static dt_status other_batches(moe_rank *r, const dt_cuda_moe_config *config, co
   return finish(r, moe, status);
 }
 
-/* Case 10: 66,560 tokens with two rows each of 16,384 elements, the first 1,024
- * tokens again and again. */
+/* Case 10: 66,560 tokens with two rows each of 16,384 elements, the first 1,024 tokens again and again. */
 enum { REPEATED = 1024, TIMES = 65 };
 static void *repeat(const void *first, size_t bytes, int times, dt_status *status) {
   void *to = NULL;
@@ -252,9 +248,8 @@ static dt_status after_nan(moe_rank *r, const dt_cuda_moe_config *config, const 
   return status;
 }
 
-/* Cases 12, 13 and 15: the same counts in every layer, so that a word of the
- * layer before would be taken for this one's; ranks delayed at random, on the
- * host and on the device; every band in several pieces of several ranks. */
+/* Cases 12, 13 and 15: the same counts in every layer, so that a word of the layer before would be taken for this
+ * one's; ranks delayed at random, on the host and on the device; every band in several pieces of several ranks. */
 static dt_status delayed(moe_rank *r, const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights) {
   const moe_shape *s = r->shape;
   const size_t bytes = 2 * (size_t)(s->tokens * s->hidden);
@@ -356,8 +351,7 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
-  /* Ranks that share a GPU wait for one another: a hardware queue for each of
-   * their streams. */
+  /* Ranks that share a GPU wait for one another: a hardware queue for each of their streams. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int sms = 0, good = 1;
