@@ -59,7 +59,8 @@ dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t
  * stores, to peers too, are performed; visibility to a peer needs a release after it. DT_ERR_ARGUMENT names the field;
  * DT_ERR_UNSUPPORTED: not a Hopper GPU. */
 dt_status dt_cuda_attention_forward(const dt_cuda_attention *attention, void *workspace, void *stream);
-/* Waits for `stream`; DT_OK, DT_ERR_TIMEOUT (the detail names the wait) or DT_ERR_INTERNAL. */
+/* Waits for `stream`; DT_OK, DT_ERR_TIMEOUT (the detail names the wait), DT_ERR_PEER (another kernel ended it, since
+ * what it waited for will not come) or DT_ERR_INTERNAL. */
 dt_status dt_cuda_attention_check(const void *workspace, void *stream);
 
 #pragma GCC visibility pop

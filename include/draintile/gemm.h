@@ -42,12 +42,11 @@ typedef struct dt_cuda_gemm {
                       the order of bands. The order of tiles is not specified */
   dt_order order;  /* of bands (draintile/plan.h): natural (default), remote-first or paced */
   int32_t paced_units; /* paced: experts with fewer units of raster_bands stay in natural order; 0 (default): none */
-  const int32_t
-      *remote_rows;      /* [experts], not for natural: how many of each expert's rows other ranks own; its first */
-  int32_t raster_bands;  /* bands of 128 rows that run column by column together; even; 0: 16 */
-  int32_t tensor_stores; /* 1 (default): 16 rows that stay together leave through the copy engine; 0: every row
-                            by 16-byte stores, as rows that do not stay together always do */
-  int32_t sms;           /* multiprocessors to use; 0: all */
+  const int32_t *remote_rows; /* [experts], not for natural: how many of each expert's rows, the first, others own */
+  int32_t raster_bands;       /* bands of 128 rows that run column by column together; even; 0: 16 */
+  int32_t tensor_stores;      /* 1 (default): 16 rows that stay together leave through the copy engine; 0: every row
+                                 by 16-byte stores, as rows that do not stay together always do */
+  int32_t sms;                /* multiprocessors to use; 0: all */
   int32_t link_k;   /* with remote_rows: the k at which a tile's products take as long as its bytes over the link to
                        the other owners; 0 (default): no link. Where it holds the tiles up (k * rows < link_k *
                        remote rows) the first tasks are cut, so that it has work early */
