@@ -89,9 +89,9 @@ dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combin
 /* Collective; NULL allowed. No run may be in flight on any rank. */
 void dt_combine_destroy(dt_combine *combine);
 
-/* counts: [ranks][ranks*experts_per_rank], host, the same on every rank. Makes the plan on the host, copies its
- * tables to the device and waits for the device; no run of this rank may be in flight. DT_ERR_CAPACITY: more rows than a buffer holds, on this
- * rank or a peer. */
+/* counts: [ranks][ranks*experts_per_rank], host, the same on every rank. Makes the plan on the host, copies its tables
+ * to the device and waits for the device; no run of this rank may be in flight. DT_ERR_CAPACITY: more rows than a
+ * buffer holds, on this rank or a peer. */
 dt_status dt_combine_set_counts(dt_combine *combine, const int32_t *counts);
 
 /* Collective. From now on every run takes its counts from device memory: counts[ranks*experts_per_rank], this rank's
