@@ -52,7 +52,7 @@ summary_table() { # file: {"summary": {...}, "notes": [...]}
 # Where a file's figures come from, as far as it says.
 provenance() { # file
   jq -r '[(.commit // .job.commit | if . then "commit \(.)" else empty end),
-    (.date // empty), (.command // empty | "`\(.)`")] |
+    (.date // empty), (.command // empty | gsub("\n *"; "; ") | "`\(.)`")] |
     if . == [] then empty else join(", ") + ".\n" end' "$1"
 }
 
