@@ -1,14 +1,16 @@
 #!/bin/sh
 # docs/results/moe_prices.md: what the price of a layer on GPUs is off by, from the layers that were measured on two
-# H200: every row's ratio of priced to measured for L1 and L2 alone and the five schedules, the gains over wave, and
-# what auto's choice costs. Nothing in it is typed.
+# H200: every row's ratio of priced to measured, the gains over wave, and what auto's choice costs; first the last grid
+# by the prices made before it and after it, then an older grid of an older engine. Nothing in it is typed.
 #   moe_prices.sh [BUILD [--set NAME VALUE]...]   with BUILD, which holds bench/bench_layer_prices, prices are made anew
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 measured=$root/tests/data/h200x2-layers.json
-prices=$root/bench/results/h200x2/moe-prices.txt
+results=$root/bench/results/h200x2
+prices=$results/moe-prices.txt
 work=$(mktemp)
-trap 'rm -f "$work"' EXIT
+page=$(mktemp)
+trap 'rm -f "$work" "$page"' EXIT
 if [ $# -gt 0 ]; then
   build=$1
   shift
@@ -16,14 +18,77 @@ if [ $# -gt 0 ]; then
     "$build"/bench/bench_layer_prices "$root"/bench/results/h200x2/platform.json --short-bands-alone \
       --set sim_layer_activation_s 3.2e-6 --set sim_layer_warp_bytes_per_s 2.3e9 --set sim_layer_crowd_ratio 0.45 \
       --set sim_layer_quiet_warp_bytes_per_s 2.4e9 --set sim_layer_plan_s 20e-6 --set sim_layer_plan_expert_s 30e-9 \
+      --set sim_layer_table_s 8e-6 \
       --set sim_layer_beside_ratio 0.065 --set sim_layer_beside_full_ratio 0.05 "$@" >"$work"
   cp "$work" "$prices"
   chmod 644 "$prices"
 fi
 [ -f "$prices" ] || exit 0
+
+# The last grid: moe.json holds the prices made before it, moe-retrospective.json those made afterwards.
+jq -nr --slurpfile measured "$results"/moe.json --slurpfile after "$results"/moe-retrospective.json \
+  --slurpfile older "$measured" '
+  def three: . * 1000 | round / 1000;
+  def percent: . * 1000 | round / 10 + 0;
+  def at($share): sort | .[([(length * $share | ceil), 1] | max) - 1];
+  def figures: map(if . < 0 then -. else . end) | "\(at(0.5) | percent) | \(at(0.95) | percent) | \(at(1) | percent)";
+  def key: "\(.model) \(.router) \(.tokens)";
+  ["serial", "direct", "wave", "interleave", "alternate"] as $columns |
+  ([$after[0].rows[] | {key: key, value: .predicted_s}] | from_entries) as $later |
+  def judged($prices): . as $r |
+    ([.methods[] | select(.graph and .median_s != null) | {key: .name, value: .median_s}] | from_entries) as $s |
+    ($prices | with_entries(select($s[.key] != null and .value != null))) as $p |
+    ($p | to_entries | min_by(.value * (if .key | startswith("direct") then 1 else 1.005 end)) | .key) as $auto |
+    {name: "\(.model) | \(.router) | \(.tokens)", fitted: (.model | IN($older[0].fitted[])), tokens,
+     ratios: [$columns[] as $c | $p[$c] / $s[$c]], times: [$p | to_entries[] | .value / $s[.key] - 1],
+     gains: [("interleave", "alternate") as $c | ($s.wave / $s[$c]) / ($p.wave / $p[$c]) - 1],
+     auto: $auto, regret: ($s[$auto] / ([$s[]] | min) - 1)};
+  [$measured[0].rows[] |
+    judged([.methods[] | select(.graph and .predicted_s != null) | {key: .name, value: .predicted_s}] | from_entries)
+  ] as $before |
+  [$measured[0].rows[] | judged($later[key])] as $now |
+  "# Prices of the MoE layer against measurements",
+  "",
+  "Made by `scripts/moe_prices.sh`; nothing here is typed. [model.md](../model.md) says what is priced. First the last",
+  "grid, then an older one of an older engine.",
+  "",
+  "## The last grid",
+  "",
+  "Measured: `bench/results/h200x2/moe.json`, which holds the prices made before the run. Afterwards: prices of commit",
+  "\($after[0].commit), `moe-retrospective.json`: **not a prediction**. Of what was changed in between, the speed of",
+  "copies is of the platform file, the plan of `dispatch alone` at 128 tokens of the first four models; no row of a",
+  "schedule was fitted. Gains: measured over priced, less one; auto: the form of all measured that is priced least,",
+  "direct unless another promises 0.5 % more.",
+  "",
+  "| prices | rows | of | median % | 95 % | most | how many |",
+  "|---|---|---|---|---|---|---|",
+  ((["before the run", $before], ["afterwards", $now]) as [$when, $all] |
+    (["all", null], ["\($older[0].fitted | join(", "))", true], ["the other models", false]) as [$who, $fitted] |
+    [$all[] | select($fitted == null or .fitted == $fitted)] |
+    "| \($when) | \($who), \(length) | gains over wave | \([.[].gains[]] | figures) | " +
+      "\([.[].gains[] | select((if . < 0 then -. else . end) > 0.05)] | length) of \(2 * length) beyond 5 % |",
+    "| | | times of layers | \([.[].times[]] | figures) | |",
+    "| | | auto over the best | \([.[].regret] | figures) | " +
+      "\([.[] | select(.regret <= 0.03)] | length) of \(length) within 3 % |"),
+  ((["before the run", $before], ["afterwards", $now]) as [$when, $all] |
+    [$all[] | select(.tokens == 128)] |
+    "| \($when) | 128 tokens, \(length) | auto over the best | \([.[].regret] | figures) | " +
+      "\([.[] | select(.regret <= 0.03)] | length) of \(length) within 3 % |"),
+  "",
+  "Every row, afterwards: priced over measured.",
+  "",
+  "| model | router | tokens | \($columns | join(" | ")) | gain of interleave | of alternate | auto | over the best " +
+    "| before the run | over the best |",
+  "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+  (range($now | length) as $i | $before[$i] as $b | $now[$i] |
+    "| \(.name) | \(.ratios | map(three | tostring) | join(" | ")) | " +
+      "\(.gains | map("\(percent) %") | join(" | ")) | \(.auto) | \(.regret | percent) % | " +
+      "\($b.auto) | \($b.regret | percent) % |"),
+  ""' >"$page"
+
 jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
   def three: . * 1000 | round / 1000;
-  def percent: . * 1000 | round / 10;
+  def percent: . * 1000 | round / 10 + 0;
   def at($share): sort | .[([(length * $share | ceil), 1] | max) - 1];
   def figures: map(if . < 0 then -. else . end) | "\(at(0.5) | percent) | \(at(0.95) | percent) | \(at(1) | percent)";
   $measured[0] as $m |
@@ -35,14 +100,13 @@ jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
     gains: [(4, 5) as $i | ($q[3] / $q[$i]) / ($r.us[3] / $r.us[$i]) - 1],
     auto: ([range(1; 6) as $i | [$q[$i] * (if $i == 2 then 1 else 1.005 end), $i]] | min[1]),
     best: ($r.us[1:] | min)}] | map(. + {regret: (.us[.auto] / .best - 1)}) |
-  "# Prices of the MoE layer against measurements",
+  "## An older grid, of an older engine",
   "",
-  "Made by `scripts/moe_prices.sh` from `tests/data/h200x2-layers.json` (\($m.source)) and " +
+  "From `tests/data/h200x2-layers.json` (\($m.source)) and " +
     "`bench/results/h200x2/moe-prices.txt`;",
-  "nothing here is typed. Priced over measured; gains: priced over measured, less one; auto: what the prices " +
-    "choose. The engine was then",
+  "Priced over measured; gains: priced over measured, less one; auto: what the prices choose. The engine was then",
   "another: \($m.engine).",
-  "[model.md](../model.md) says what is priced. Constants were fitted on \($m.fitted | join(", ")).",
+  "Constants were fitted on \($m.fitted | join(", ")).",
   "",
   "| model | router | tokens | compute | serial | direct | wave | interleave | alternate | wave / interleave " +
     "| wave / alternate | auto | over the best |",
@@ -57,6 +121,7 @@ jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
     "| | times of layers | \([.[].ratios[1:][] - 1] | figures) |",
     "| | L1 and L2 alone | \([.[].ratios[0] - 1] | figures) |",
     "| | auto over the best | \([.[].regret] | figures) |")' >"$work"
+cat "$work" >>"$page"
 mkdir -p "$root"/docs/results
-cp "$work" "$root"/docs/results/moe_prices.md
+cp "$page" "$root"/docs/results/moe_prices.md
 chmod 644 "$root"/docs/results/moe_prices.md

@@ -57,8 +57,8 @@ static void start_layer(int64_t hidden, int64_t intermediate, int32_t experts, i
   assert_int_equal(dt_layer_costs_from_platform(platform, hidden, intermediate, SMS, &l->costs), DT_OK);
 }
 
-/* A model's layer as it was when tests/data/h200x2-layers.json was measured. */
-static void published_layer(const char *name, const char *router, int64_t tokens, layer *l) {
+/* A model's layer, routed as the benchmark does. */
+static void routed_layer(const char *name, const char *router, int64_t tokens, layer *l) {
   static const char *const routers[] = {"balanced", "skewed", "crossed"};
   const dt_moe_shape *shape = NULL;
   int which = 0;
@@ -68,12 +68,6 @@ static void published_layer(const char *name, const char *router, int64_t tokens
   assert_non_null(shape);
   assert_true(which < 3);
   start_layer(shape->hidden, shape->intermediate, shape->experts, shape->top_k, l);
-  l->model.short_bands_alone = 1;
-  l->costs.activation_s = 3.2e-6;
-  l->costs.warp_bytes_per_s = 2.3e9, l->costs.crowd_ratio = 0.45; /* rows were not fetched into the cache before */
-  l->costs.quiet_warp_bytes_per_s = 2.4e9;
-  l->costs.beside_ratio = 0.065, l->costs.beside_full_ratio = 0.05;
-  l->costs.plan_s = 20e-6, l->costs.plan_expert_s = 30e-9; /* another plan's */
   const size_t each = (size_t)tokens * (size_t)shape->top_k;
   int32_t *ids = malloc(RANKS * each * sizeof *ids);
   float *weights = malloc(RANKS * each * sizeof *weights);
@@ -83,6 +77,17 @@ static void published_layer(const char *name, const char *router, int64_t tokens
   for (size_t i = 0; i < RANKS * each; i++) l->counts[i / each * (size_t)shape->experts + (size_t)ids[i]]++;
   for (int r = 0; r < RANKS; r++) l->tokens[r] = tokens;
   free(ids), free(weights);
+}
+
+/* As it was when tests/data/h200x2-layers.json was measured. */
+static void published_layer(const char *name, const char *router, int64_t tokens, layer *l) {
+  routed_layer(name, router, tokens, l);
+  l->model.short_bands_alone = 1;
+  l->costs.activation_s = 3.2e-6;
+  l->costs.warp_bytes_per_s = 2.3e9, l->costs.crowd_ratio = 0.45; /* rows were not fetched into the cache before */
+  l->costs.quiet_warp_bytes_per_s = 2.4e9;
+  l->costs.beside_ratio = 0.065, l->costs.beside_full_ratio = 0.05;
+  l->costs.plan_s = 20e-6, l->costs.plan_expert_s = 30e-9; /* another plan's */
 }
 
 static const dt_layer_order orders[COLUMNS - 1] = {{.schedule = DT_SCHEDULE_SERIAL},
@@ -148,6 +153,66 @@ static void test_measured_layers(void **state) {
   assert_int_equal(t.rows, 15);
   assert_true(t.gains_off <= 2 && t.times_off <= 2 && t.regrets <= 1);
   json_decref(root);
+}
+
+static double measured_us(const json_t *row, const char *name) {
+  const json_t *method;
+  size_t i;
+  json_array_foreach(json_object_get(row, "methods"), i, method) {
+    if (strcmp(text(method, "name"), name) == 0) return 1e6 * number(method, "median_s");
+  }
+  return 0.0;
+}
+
+/* Few tokens, where serial is near: what direct takes beyond L1 and L2 alone is the first rows' way, copied while no
+ * tile runs. 20 us more make auto take serial, up to 13 % slower. */
+static void test_few_tokens(void **state) {
+  (void)state;
+  json_t *root = json_load_file(DT_TEST_DATA "/../../bench/results/h200x2/moe.json", 0, NULL), *row;
+  assert_non_null(root);
+  size_t i, rows = 0;
+  json_array_foreach(json_object_get(root, "rows"), i, row) {
+    const char *model = text(row, "model");
+    if (number(row, "tokens") != 128 || (strcmp(model, "olmoe") != 0 && strcmp(model, "qwen3-30b") != 0)) continue;
+    layer l;
+    dt_layer_choice choice;
+    double alone = 0.0;
+    routed_layer(model, text(row, "router"), 128, &l);
+    assert_int_equal(dt_layer_choose(&l.model, &l.costs, NULL, &choice), DT_OK);
+    assert_int_equal(dt_layer_price_alone(&l.model, &l.costs, &alone), DT_OK);
+    const double beyond = measured_us(row, "direct") - measured_us(row, "compute alone");
+    const double priced = 1e6 * (choice.total_s[0] - alone);
+    const double best = fmin(measured_us(row, "serial"), measured_us(row, "direct"));
+    const double chosen = measured_us(row, dt_schedule_name(choice.best.schedule));
+    printf("%s %s: beyond L1 and L2 %.0f us, priced %.0f; auto %+.1f %%\n", model, text(row, "router"), beyond, priced,
+           100 * (chosen / best - 1));
+    assert_int_equal(choice.orders[0].schedule, DT_SCHEDULE_DIRECT);
+    assert_true(fabs(priced - beyond) < 13.0 && chosen > 0.0 && chosen <= 1.03 * best);
+    rows++;
+  }
+  assert_int_equal(rows, 6);
+  json_decref(root);
+}
+
+/* 2 KB a round of loads, as long as the platform says that a load takes. */
+static void test_quiet_warp(void **state) {
+  (void)state;
+  layer l;
+  dt_layer_answer slow, fast;
+  const dt_platform_table *table = dt_platform_find_table(platform, "load_after_burst_s", "local", NULL, NULL);
+  const double at[DT_PLATFORM_ARGUMENTS] = {SMS, 0.0};
+  dt_interval load;
+  assert_non_null(table);
+  assert_int_equal(dt_platform_interpolate(table, at, &load, NULL), DT_OK);
+  routed_layer("olmoe", "crossed", 128, &l);
+  assert_true(fabs(l.costs.quiet_warp_bytes_per_s * load.value / 2048.0 - 1.0) < 1e-12);
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &fast), DT_OK);
+  l.costs.quiet_warp_bytes_per_s = l.costs.warp_bytes_per_s;
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &slow), DT_OK);
+  assert_true(slow.total_s > fast.total_s + 8e-6); /* half of a piece of 64 KB at 2.7 GB/s */
+  assert_true(fast.dispatch_s == 0.0);             /* its kernel has no pieces */
+  l.costs.quiet_warp_bytes_per_s = 0.0;
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &slow), DT_ERR_ARGUMENT);
 }
 
 enum { ORDERS_MAX = 16, REMOTES = 3 /* no, half, all rows of every expert are of the other rank */ };
@@ -424,9 +489,10 @@ static void test_key_tile(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_measured_layers), cmocka_unit_test(test_prototype_orders), cmocka_unit_test(test_dedup),
-      cmocka_unit_test(test_edges),           cmocka_unit_test(test_choice),           cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_overridden),      cmocka_unit_test(test_piggyback),        cmocka_unit_test(test_key_tile),
+      cmocka_unit_test(test_measured_layers),  cmocka_unit_test(test_few_tokens), cmocka_unit_test(test_quiet_warp),
+      cmocka_unit_test(test_prototype_orders), cmocka_unit_test(test_dedup),      cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_choice),           cmocka_unit_test(test_refused),    cmocka_unit_test(test_overridden),
+      cmocka_unit_test(test_piggyback),        cmocka_unit_test(test_key_tile),
   };
   return cmocka_run_group_tests(tests, load_platform, free_platform);
 }
