@@ -106,7 +106,7 @@ dt_status layer_dedup_start(layer_world *world, int32_t self) {
   const int32_t wanted = serial ? 2 * clusters : m->send_sms ? m->send_sms : SEND_SMS;
   const int32_t sms = wanted < 2 * clusters ? wanted : 2 * clusters, warps = SEND_WARPS * sms;
   const int32_t pieces = world->rank[self].piece_count, head = layer_head(world, pieces);
-  double *free_at = malloc(((size_t)warps + 1) * sizeof *free_at);
+  double *free_at = calloc((size_t)warps + 1, sizeof *free_at);
   if (!free_at) return dt_fail(DT_ERR_MEMORY, "price of a layer: no memory for its dispatch");
   const double end = expand_head(world, self, head, warps, free_at);
   free(free_at);

@@ -14,8 +14,8 @@ void log_set_title(const char *title) {
 static void print_line(const char *format, va_list list) {
   char line[2048];
   vsnprintf(line, sizeof(line), format, list);
-  for (char *at = line; *at;
-       at++) /* what a file or an argument holds must neither break the line nor reach a terminal */
+  /* What a file or an argument holds must neither break the line nor reach a terminal. */
+  for (char *at = line; *at; at++)
     if ((unsigned char)*at < ' ' || *at == 0x7f) *at = ' ';
   fprintf(stderr, "%s: %s\n", line_title, line);
 }
