@@ -23,8 +23,8 @@ trap 'rm -f "$work"' EXIT
     def three: if . == null then "-" else . * 1000 | round / 1000 end;
     def of($name): ([.methods[] | select(.name == $name)][0] // {}).median_s | us;
     def priced($name): ([.methods[] | select(.name == $name)][0] // {}).predicted_s | us;
-    "Layer and prices are those of that commit, prices made before the run; [moe_prices.md](moe_prices.md) has 84 " +
-      "rows of an earlier engine, the end of this page host time on one GPU alone.",
+    "Layer and prices are those of that commit, prices made before the run; [moe_prices.md](moe_prices.md) has what " +
+      "they are off by, the end of this page host time on one GPU alone.",
     "compute: both GEMMs alone in one launch; limit: the largest of compute, link and weights, and constants. auto: " +
       "the form of the least price; dedup, group and lead as in [moe_cuda.md](../moe_cuda.md).",
     "torch: rows marked with a star are of another job; DeepEP as printed by others, times the ratio of torch'"'"'s " +
