@@ -191,7 +191,8 @@ dt_status dt_combine_reduce(dt_combine *c, const float *weights, const int32_t *
   if (tokens < 0) return dt_fail(DT_ERR_ARGUMENT, "tokens: %lld; 0 or more allowed", (long long)tokens);
   if (top_k < 1) return dt_fail(DT_ERR_ARGUMENT, "top_k: %d; 1 or more allowed", top_k);
   if (tokens == 0) return DT_OK;
-  if (weights == NULL || row_of_slot == NULL) return dt_fail(DT_ERR_ARGUMENT, "weights, row_of_slot: NULL");
+  if (weights == NULL) return dt_fail(DT_ERR_ARGUMENT, "weights: NULL; a device pointer allowed");
+  if (row_of_slot == NULL) return dt_fail(DT_ERR_ARGUMENT, "row_of_slot: NULL; a device pointer allowed");
   if (out == NULL || (uintptr_t)out % 16 != 0)
     return dt_fail(DT_ERR_ARGUMENT, "out: %p; a device pointer aligned to 16 allowed", out);
   const dt_combine_reduction reduction = {.weights = weights,

@@ -94,7 +94,7 @@ static void add_role(dt_combine *c, const tables *t, int32_t cta, int32_t group)
 }
 
 dt_status dt_combine_spans(dt_combine *c, void *stream, const dt_span **spans, size_t *count, uint64_t *lost) {
-  if (!c->recorder) return dt_fail(DT_ERR_ARGUMENT, "spans: timestamps were not asked for");
+  if (!c->recorder) return dt_fail(DT_ERR_ARGUMENT, "spans: timestamps is 0; 1 when it was created");
   tables t = {.tasks = NULL};
   dt_status status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
   if (!status) status = dt_recorder_read(c->recorder, stream);

@@ -197,7 +197,7 @@ static void add_record(dt_cuda_moe *m, const dt_span_tables *t, int32_t cta, int
 }
 
 dt_status dt_cuda_moe_spans(dt_cuda_moe *m, void *stream, const dt_span **spans, size_t *count, uint64_t *lost) {
-  if (!m->recorder) return dt_fail(DT_ERR_ARGUMENT, "spans: timestamps were not asked for");
+  if (!m->recorder) return dt_fail(DT_ERR_ARGUMENT, "spans: timestamps is 0; 1 when it was created");
   dt_span_tables tables = {.tasks = NULL};
   dt_status status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
   if (!status) status = dt_recorder_read(m->recorder, stream);

@@ -303,13 +303,19 @@ static dt_status check_order(const dt_layer_order *o, int32_t sms) {
                    dt_schedule_name(o->schedule));
   if (o->order < DT_ORDER_NATURAL || o->order > DT_ORDER_PACED)
     return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced", (int)o->order);
-  if (o->consumers < 0 || o->consumers % 2 != 0 || layer_consumers(o, sms) > sms - 2 || o->segment_bands < 0)
-    return dt_fail(DT_ERR_ARGUMENT, "consumers, segment_bands: %d, %d; 0 or more, the first even and below %d",
-                   o->consumers, o->segment_bands, sms);
-  if (o->raster_bands < 0 || o->raster_bands % 2 != 0 || o->group_tasks < 0 || o->lead < 0 || o->wave_experts < 0)
-    return dt_fail(DT_ERR_ARGUMENT,
-                   "raster_bands, group_tasks, lead, wave_experts: %d, %d, %d, %d; 0 or more, the first even",
-                   o->raster_bands, o->group_tasks, o->lead, o->wave_experts);
+  if (o->consumers < 0 || o->consumers % 2 != 0 || layer_consumers(o, sms) > sms - 2)
+    return dt_fail(DT_ERR_ARGUMENT, "consumers: %d; even, 0 to %d", o->consumers, sms - 2);
+  if (o->raster_bands < 0 || o->raster_bands % 2 != 0)
+    return dt_fail(DT_ERR_ARGUMENT, "raster_bands: %d; even, 0 or more", o->raster_bands);
+  const struct {
+    const char *name;
+    int32_t value;
+  } counts[] = {{"segment_bands", o->segment_bands},
+                {"group_tasks", o->group_tasks},
+                {"lead", o->lead},
+                {"wave_experts", o->wave_experts}};
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+    if (counts[i].value < 0) return dt_fail(DT_ERR_ARGUMENT, "%s: %d; 0 or more", counts[i].name, counts[i].value);
   return DT_OK;
 }
 
