@@ -12,6 +12,7 @@
 
 #include "core/random.h"
 #include "cuda/moe_plan.h"
+#include "moe_phases_support.h"
 #include "sim/layer.h"
 
 enum { RANKS = 4, EXPERTS = 24, TOP_K = 2 };
@@ -24,21 +25,6 @@ typedef struct setting {
   dt_layer_order order; /* nothing left to defaults */
   int64_t tokens[RANKS];
 } setting;
-
-static void run_phases(const dt_moe_plan *p, dt_moe_scratch *s) {
-  const dt_team team = {0, 1, 0, 1};
-  assert_true(dt_moe_scratch_words(p->ranks, p->experts, p->order) <= sizeof memory / sizeof memory[0]);
-  *s = dt_moe_scratch_at(p, memory);
-  assert_false(dt_moe_sources(p, s, &team, counts));
-  dt_moe_remotes(p, s, &team);
-  dt_moe_sort(p, s, &team);
-  dt_moe_sizes(p, s, &team);
-  dt_moe_sums(p, s, &team);
-  dt_moe_ahead(p, s, &team);
-  dt_moe_group_starts(p, s, &team);
-  dt_moe_group_sums(p, s, &team);
-  dt_moe_groups(p, s, &team);
-}
 
 static void compare_tasks(const dt_moe_plan *p, const dt_moe_scratch *s, const layer_world *world) {
   layer_table table;
@@ -99,7 +85,6 @@ static void compare(const setting *set, int32_t self) {
                        .piece_rows = 32,
                        .rank = ranks};
   dt_moe_plan p;
-  dt_moe_scratch s;
   memset(&p, 0, sizeof p);
   p.ranks = m->ranks, p.rank = self, p.experts = m->experts_per_rank;
   p.columns_1 = world.columns_1, p.columns_2 = world.columns_2;
@@ -110,7 +95,7 @@ static void compare(const setting *set, int32_t self) {
   p.clusters = world.clusters;
   p.expand_rows = 2 * 32 * m->hidden > 40 * 1024 ? 16 : 32; /* as create has it; hidden is below 1,280 */
   p.dedup = m->dedup, p.ahead = m->ahead, p.slot.top_k = TOP_K;
-  run_phases(&p, &s);
+  const dt_moe_scratch s = support_phases(&p, memory, sizeof memory / sizeof *memory, counts);
   compare_tasks(&p, &s, &world);
   compare_pieces(&p, &s, &world);
 }

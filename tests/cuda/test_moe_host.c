@@ -14,6 +14,7 @@
 
 #include "core/random.h"
 #include "cuda/moe_plan.h"
+#include "moe_phases_support.h"
 
 enum { RANKS = 4, EXPERTS = 24, COLUMNS_1 = 3, COLUMNS_2 = 5 };
 
@@ -43,20 +44,8 @@ static dt_moe_plan configure(int32_t ranks, int32_t experts, int32_t rank) {
 }
 
 static void run_phases(const dt_moe_plan *p) {
-  const dt_team team = {0, 1, 0, 1};
-  assert_true(dt_moe_scratch_words(p->ranks, p->experts, p->order) <= sizeof memory[0] / sizeof memory[0][0]);
   memset(memory[p->rank], 0x55, sizeof memory[0]);
-  scratch[p->rank] = dt_moe_scratch_at(p, memory[p->rank]);
-  const dt_moe_scratch *s = &scratch[p->rank];
-  assert_false(dt_moe_sources(p, s, &team, counts));
-  dt_moe_remotes(p, s, &team);
-  dt_moe_sort(p, s, &team);
-  dt_moe_sizes(p, s, &team);
-  dt_moe_sums(p, s, &team);
-  dt_moe_ahead(p, s, &team);
-  dt_moe_group_starts(p, s, &team);
-  dt_moe_group_sums(p, s, &team);
-  dt_moe_groups(p, s, &team);
+  scratch[p->rank] = support_phases(p, memory[p->rank], sizeof memory[0] / sizeof memory[0][0], counts);
 }
 
 static void random_counts(dt_random *random, int32_t ranks, int32_t experts, int32_t most) {
