@@ -2,21 +2,19 @@
  * (docs/combine.md). */
 #include <draintile/gemm.h>
 
-#include <string.h>
-
 #include "core/error.h"
 #include "cuda/driver.h"
 #include "extras.h"
 
 enum {
-  TILES = 132,
-  ROWS = 128 * TILES, /* one wave of an H200 */
+  TILE_ROWS = 128,
   N = 256,
   K = 64,
   AHEAD_NS = 60000 /* a spin before each product lets the host get ahead */
 };
 
 typedef struct wave {
+  int32_t rows; /* of one wave: a tile a multiprocessor */
   cudaStream_t stream;
   cudaEvent_t begin, end;
   uint64_t *clock;
@@ -29,7 +27,7 @@ static dt_status run(const wave *w, int32_t rows, double *seconds) {
   dt_cuda_gemm gemm;
   dt_cuda_gemm_init(&gemm);
   gemm.a = w->a, gemm.b = w->b, gemm.out = w->out, gemm.counts = w->counts;
-  gemm.experts = 1, gemm.rows_max = ROWS, gemm.n = N, gemm.k = K;
+  gemm.experts = 1, gemm.rows_max = w->rows, gemm.n = N, gemm.k = K;
   float ms = 0.0f;
   cudaError_t error = cudaMemcpyAsync(w->counts, &rows, sizeof rows, cudaMemcpyHostToDevice, w->stream);
   if (error == cudaSuccess) error = dt_clock_launch_kernel(AHEAD_NS, w->clock, w->stream);
@@ -49,7 +47,7 @@ static dt_status allocate(wave *w) {
   dt_cuda_gemm gemm;
   size_t workspace = 0;
   dt_cuda_gemm_init(&gemm);
-  gemm.rows_max = ROWS, gemm.n = N, gemm.k = K, gemm.experts = 1;
+  gemm.rows_max = w->rows, gemm.n = N, gemm.k = K, gemm.experts = 1;
   dt_status status = dt_cuda_gemm_workspace(&gemm, &workspace);
   if (status) return status;
   cudaError_t error = cudaMalloc(&w->workspace, workspace);
@@ -57,10 +55,10 @@ static dt_status allocate(wave *w) {
   if (error == cudaSuccess) error = cudaMalloc((void **)&w->clock, 4 * sizeof *w->clock);
   if (error == cudaSuccess) error = cudaEventCreate(&w->begin);
   if (error == cudaSuccess) error = cudaEventCreate(&w->end);
-  if (error == cudaSuccess) error = cudaMalloc(&w->a, 2 * ROWS * K);
+  if (error == cudaSuccess) error = cudaMalloc(&w->a, 2 * (size_t)w->rows * K);
   if (error == cudaSuccess) error = cudaMalloc(&w->b, 2 * N * K);
-  if (error == cudaSuccess) error = cudaMalloc(&w->out, 2 * ROWS * N);
-  if (error == cudaSuccess) error = cudaMemset(w->a, 0, 2 * ROWS * K);
+  if (error == cudaSuccess) error = cudaMalloc(&w->out, 2 * (size_t)w->rows * N);
+  if (error == cudaSuccess) error = cudaMemset(w->a, 0, 2 * (size_t)w->rows * K);
   if (error == cudaSuccess) error = cudaMemset(w->b, 0, 2 * N * K);
   return dt_cuda_check(error, "one wave");
 }
@@ -70,7 +68,7 @@ static dt_status measure(const wave *w, int32_t rounds, dt_platform *platform) {
   dt_status status = DT_OK;
   for (int32_t r = -3; r < rounds && !status; r++) {
     status = run(w, 0, &empty);
-    if (!status) status = run(w, ROWS, &full);
+    if (!status) status = run(w, w->rows, &full);
     if (r >= 0) fill[r] = full - empty;
   }
   return status ? status
@@ -80,10 +78,8 @@ static dt_status measure(const wave *w, int32_t rounds, dt_platform *platform) {
 }
 
 dt_status dt_extras_ends(dt_cuda_probe *probe, int32_t rounds, dt_platform *platform) {
-  wave w = {.stream = probe->streams[0]};
-  int sms = 0;
+  wave w = {.rows = TILE_ROWS * probe->sms, .stream = probe->streams[0]};
   dt_status status = dt_cuda_check(cudaSetDevice(0), "device");
-  if (!status) status = dt_cuda_hopper(&sms);
   if (!status) status = allocate(&w);
   if (!status) status = measure(&w, rounds, platform);
   if (w.begin) cudaEventDestroy(w.begin);
