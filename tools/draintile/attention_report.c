@@ -1,7 +1,6 @@
 /* The tables of a finished run, its JSON and its trace. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "attention.h"
 #include "figures.h"
@@ -177,7 +176,7 @@ int attention_report(const attention_job *job) {
   attention_figures figures[ATTENTION_SCHEDULES];
   if (attention_figures_make(job, figures)) return log_fail(TOOL_FAILED, "out of memory");
   const char *json = args_text(job->args, "json");
-  if (!json || strcmp(json, "-") != 0) {
+  if (!json_is_stdout(json)) {
     print_head(job);
     print_runs(job, figures);
     print_alone(figures);

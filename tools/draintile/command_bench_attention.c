@@ -163,7 +163,7 @@ static int run(const tool_args *args) {
   int code = run_shapes(args, &all);
   const int ran = code == TOOL_OK || code == TOOL_CHECK_FAILED;
   const char *json = args_text(args, "json");
-  if (all.table) table_print(all.table, json && strcmp(json, "-") == 0 ? stderr : stdout);
+  if (all.table) table_print(all.table, json_is_stdout(json) ? stderr : stdout);
   if (!ran || !json) {
     json_decref(all.rows);
     return code;

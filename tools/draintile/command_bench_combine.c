@@ -150,7 +150,7 @@ static int measure(combine_run *run, const tool_args *args) {
     if (status) return log_status(status, NULL);
   }
   if (args_set(args, "predict-only")) return json_write(predictions_only(run), json ? json : "-");
-  run->quiet = json && strcmp(json, "-") == 0;
+  run->quiet = json_is_stdout(json);
   run->json = json;
   run->written = time(NULL);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* ranks that share a GPU: a hardware queue for each stream */

@@ -93,7 +93,7 @@ static int prepare(moe_bench_job *job) {
   const arg_value *tokens = args_list(args, "tokens"), *models = args_list(args, "model");
   const char *json = args_text(args, "json");
   dt_moe_bench_config_init(&job->config);
-  job->quiet = json && strcmp(json, "-") == 0;
+  job->quiet = json_is_stdout(json);
   job->predict = args_set(args, "predict");
   job->config.ranks = (int32_t)args_int(args, "ranks");
   job->config.repeat = (int32_t)args_int(args, "repeat");

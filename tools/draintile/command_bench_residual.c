@@ -222,7 +222,7 @@ static int run_job(residual_job *job) {
   if (code == TOOL_OK) code = price(job);
   if (code) return code;
   const char *json = args_text(args, "json");
-  if (!json || strcmp(json, "-") != 0) print(job);
+  if (!json_is_stdout(json)) print(job);
   if (json) code = json_write(report_json(job), json);
   if (code == TOOL_OK && job->wrong)
     return log_fail(TOOL_CHECK_FAILED, "fused: %lld words differ from serial's", (long long)job->wrong);

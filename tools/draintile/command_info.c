@@ -106,7 +106,7 @@ static int run(const tool_args *args) {
   dt_build build;
   dt_build_info(&build);
   const char *json = args_text(args, "json");
-  if (!json || strcmp(json, "-") != 0) print_info(&machine, &build);
+  if (!json_is_stdout(json)) print_info(&machine, &build);
   return json ? json_write(to_json(&machine, &build), json) : TOOL_OK;
 }
 

@@ -33,7 +33,7 @@ static int from_platform(const tool_args *args, dt_burst_model_interval *model) 
   status = dt_platform_burst_model(platform, &question, model, sources);
   const char *json = args_text(args, "json");
   if (!status && args_set(args, "explain"))
-    model_explain(json && strcmp(json, "-") == 0 ? stderr : stdout, platform, &question, sources);
+    model_explain(json_is_stdout(json) ? stderr : stdout, platform, &question, sources);
   dt_platform_destroy(platform);
   return status ? log_status(status, args_text(args, "platform")) : TOOL_OK;
 }
@@ -136,7 +136,7 @@ static int run(const tool_args *args) {
   if (status == DT_OK) status = dt_burst_answer(&c.model, &c.question, &c.answer, &c.t_issue_s);
   if (status) return log_status(status, NULL);
   const char *json = args_text(args, "json");
-  if (!json || strcmp(json, "-") != 0) print_case(&c);
+  if (!json_is_stdout(json)) print_case(&c);
   return json ? json_write(to_json(&c), json) : TOOL_OK;
 }
 

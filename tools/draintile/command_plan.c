@@ -1,6 +1,5 @@
 /* draintile plan: layout, bands, segments, orders and tasks of one rank. */
 #include <stdlib.h>
-#include <string.h>
 
 #include <draintile/plan.h>
 
@@ -156,7 +155,7 @@ static int run(const tool_args *args) {
   if (code == TOOL_OK) {
     const char *json = args_text(args, "json");
     int tasks = args_set(args, "schedule");
-    if (!json || strcmp(json, "-") != 0) print_plan(plan, tasks);
+    if (!json_is_stdout(json)) print_plan(plan, tasks);
     if (json) code = json_write(to_json(plan, tasks), json);
   }
   dt_plan_destroy(plan);

@@ -399,7 +399,7 @@ static int run(const tool_args *args) {
     code = simulate_all(&job);
   }
   const char *json = args_text(args, "json");
-  if (code == TOOL_OK && (!json || strcmp(json, "-") != 0)) print_all(&job);
+  if (code == TOOL_OK && !json_is_stdout(json)) print_all(&job);
   if (code == TOOL_OK && json) code = json_write(to_json(&job), json);
   if (code == TOOL_OK && args_set(args, "trace")) code = write_trace(&job, args_text(args, "trace"));
   for (int i = 0; i < job.run_count; i++) {

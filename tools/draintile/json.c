@@ -147,12 +147,16 @@ static int write_and_rename(const json_t *root, const char *path) {
   return code;
 }
 
+bool json_is_stdout(const char *path) {
+  return path && strcmp(path, "-") == 0;
+}
+
 int json_write(json_t *root, const char *path) {
   struct stat status;
   int code;
   if (!root)
     code = log_out_of_memory();
-  else if (strcmp(path, "-") == 0)
+  else if (json_is_stdout(path))
     code = write_stream(root, stdout, "standard output");
   else if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
     code = write_in_place(root, path); /* a device or a pipe must not be replaced by a file */

@@ -3,6 +3,7 @@
 #define DRAINTILE_TOOL_JSON_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,8 @@ json_t *json_wholes32(const int32_t *values, size_t count);
  * Released by json_decref. */
 json_t *json_read(const char *path);
 
+/* Of --json, NULL where not given: what would be printed there is left out, or goes to standard error. */
+bool json_is_stdout(const char *path);
 /* Writes to `path` ("-": stdout) and releases `root`; a regular file appears whole or not at all. Returns an exit
  * code, having said what failed. */
 int json_write(json_t *root, const char *path);

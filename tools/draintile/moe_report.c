@@ -100,7 +100,7 @@ int moe_report(moe_job *job) {
   moe_figures *figures = moe_figures_make(job);
   if (!figures) return log_out_of_memory();
   const char *json = args_text(job->args, "json");
-  if (!json || strcmp(json, "-") != 0) {
+  if (!json_is_stdout(json)) {
     print_head(job);
     print_runs(job, figures);
     print_alone(job, figures);
