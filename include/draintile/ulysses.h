@@ -46,8 +46,8 @@ typedef enum dt_ulysses_part {
 } dt_ulysses_part;
 
 /* Collective. Allocates windows on the fabric and memory on its device, which the operator owns. DT_ERR_ARGUMENT names
- * the field; DT_ERR_UNSUPPORTED: built without CUDA; DT_ERR_MEMORY; DT_ERR_MISMATCH: the ranks' configurations differ.
- */
+ * the field; DT_ERR_UNSUPPORTED: built without CUDA, or not a Hopper GPU; DT_ERR_MEMORY; DT_ERR_MISMATCH: the ranks'
+ * configurations differ. */
 dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysses);
 /* Collective; NULL allowed. No run may be in flight on any rank. */
 void dt_ulysses_destroy(dt_ulysses *ulysses);

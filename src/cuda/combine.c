@@ -152,8 +152,7 @@ dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combin
     c->device = dt_cuda_fabric_of(config->comm)->device;
     status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
   }
-  if (!status)
-    status = dt_cuda_check(cudaDeviceGetAttribute(&c->sms, cudaDevAttrMultiProcessorCount, c->device), "device");
+  if (!status) status = dt_cuda_hopper(&c->sms);
   if (!status && config->sms != 0 && (config->sms < 4 || config->sms > c->sms))
     status = dt_fail(DT_ERR_ARGUMENT, "sms: %d; 4 to %d, or 0, allowed", config->sms, c->sms);
   if (!status && config->sms != 0) c->sms = config->sms;

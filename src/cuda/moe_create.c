@@ -12,17 +12,9 @@
 enum { SLOTS_WARPS = 16 };
 
 static dt_status check_device(dt_cuda_moe *m) {
-  int major = 0, minor = 0;
   dt_status status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
-  if (!status)
-    status = dt_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, m->device), "device");
-  if (!status)
-    status = dt_cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, m->device), "device");
-  if (!status)
-    status = dt_cuda_check(cudaDeviceGetAttribute(&m->sms, cudaDevAttrMultiProcessorCount, m->device), "device");
+  if (!status) status = dt_cuda_hopper(&m->sms);
   if (status) return status;
-  if (major != 9 || minor != 0)
-    return dt_fail(DT_ERR_UNSUPPORTED, "compute capability: %d.%d; 9.0 allowed", major, minor);
   if (m->config.sms > m->sms) return dt_fail(DT_ERR_ARGUMENT, "sms: %d; 0 to %d allowed", m->config.sms, m->sms);
   if (m->config.sms != 0) m->sms = m->config.sms;
   return dt_cuda_check(dt_moe_plan_prepare(DT_CUDA_MOE_SHARED_MAX), "plan");

@@ -343,8 +343,7 @@ dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysse
   u->layout = layout;
   u->device = dt_cuda_fabric_of(config->comm)->device;
   status = dt_cuda_check(cudaSetDevice(u->device), "cudaSetDevice");
-  if (!status)
-    status = dt_cuda_check(cudaDeviceGetAttribute(&u->sms, cudaDevAttrMultiProcessorCount, u->device), "device");
+  if (!status) status = dt_cuda_hopper(&u->sms);
   if (!status && config->sms > u->sms)
     status = dt_fail(DT_ERR_ARGUMENT, "sms: %d; 0 to %d allowed", config->sms, u->sms);
   if (config->sms) u->sms = config->sms;
