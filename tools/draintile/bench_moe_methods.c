@@ -182,7 +182,8 @@ static int dispatches_alike(const dt_moe_bench_method *a, const dt_moe_bench_met
 }
 
 /* Of method `first` and all behind it that dispatch as it does: layers launched as a graph. */
-static int price_alike(device_layer *layer, const int64_t *rows, int32_t first, bench_moe_methods *methods) {
+static int price_alike(const dt_platform *platform, dt_layer_model *model, const int64_t *rows, int32_t first,
+                       bench_moe_methods *methods) {
   const dt_moe_bench_method *like = &methods->list[first];
   dt_layer_order orders[BENCH_MOE_METHODS];
   double predicted_s[BENCH_MOE_METHODS];
@@ -200,12 +201,12 @@ static int price_alike(device_layer *layer, const int64_t *rows, int32_t first, 
                                        .consumers = method->consumers,
                                        .segment_bands = method->segment_bands};
   }
-  layer->dedup = like->dedup != 0;
-  layer->dispatch_rows = layer->dedup ? rows : NULL;
-  layer->head = like->head;
-  layer->send_sms = like->send_sms;
-  layer->ahead = like->ahead;
-  const int code = device_price(layer, orders, count, predicted_s);
+  model->dedup = like->dedup != 0;
+  model->dispatch_rows = model->dedup ? rows : NULL;
+  model->head = like->head;
+  model->send_sms = like->send_sms;
+  model->ahead = like->ahead;
+  const int code = device_price(platform, model, orders, count, predicted_s);
   for (int32_t i = 0; i < count; i++) methods->predicted_s[of[i]] = predicted_s[i];
   return code;
 }
@@ -227,21 +228,22 @@ int bench_moe_price(const bench_moe_row *row, const device_machine *machine, int
     counts[slot / (slots / (size_t)row->ranks) * (size_t)shape->experts + (size_t)ids[slot]]++;
   for (int32_t r = 0; r < row->ranks; r++) tokens[r] = row->tokens;
   if (code == TOOL_OK) count_rows(row, ids, rows);
-  device_layer layer = {.platform = machine->platform,
-                        .ranks = row->ranks,
-                        .experts = shape->experts,
-                        .top_k = shape->top_k,
-                        .hidden = shape->hidden,
-                        .intermediate = shape->intermediate,
-                        .counts = counts,
-                        .tokens = tokens,
-                        .sms = sms};
+  dt_layer_model model;
+  dt_layer_model_init(&model);
+  model.ranks = row->ranks;
+  model.experts_per_rank = shape->experts / row->ranks;
+  model.top_k = shape->top_k;
+  model.hidden = shape->hidden;
+  model.intermediate = shape->intermediate;
+  model.sms = sms;
+  model.counts = counts;
+  model.tokens = tokens;
   for (int32_t m = 0; m < methods->count && code == TOOL_OK; m++) {
     const dt_moe_bench_method *method = &methods->list[m];
     int seen = method->part >= 0 || !method->graph;
     for (int32_t i = 0; i < m && !seen; i++)
       seen = methods->list[i].part < 0 && methods->list[i].graph && dispatches_alike(&methods->list[i], method);
-    if (!seen) code = price_alike(&layer, rows, m, methods);
+    if (!seen) code = price_alike(machine->platform, &model, rows, m, methods);
   }
   free(ids), free(weights), free(counts);
   return code;

@@ -219,17 +219,17 @@ static void make_config(simulate_job *job) {
 
 static dt_layer_model layer_model(const simulate_job *job) {
   const tool_args *args = job->args;
-  const device_layer layer = {.ranks = job->counts.ranks,
-                              .experts = job->counts.experts,
-                              .top_k = (int32_t)args_int(args, "top-k"),
-                              .hidden = args_int(args, "hidden"),
-                              .intermediate = args_int(args, "intermediate"),
-                              .counts = job->counts.values,
-                              .tokens = job->tokens,
-                              .sms = (int32_t)args_int(args, "workers"),
-                              .rows_in_place = args_set(args, "no-dispatch")};
   dt_layer_model model;
-  device_model(&layer, &model);
+  dt_layer_model_init(&model);
+  model.ranks = job->counts.ranks;
+  model.experts_per_rank = job->counts.experts / job->counts.ranks;
+  model.top_k = (int32_t)args_int(args, "top-k");
+  model.hidden = args_int(args, "hidden");
+  model.intermediate = args_int(args, "intermediate");
+  model.sms = (int32_t)args_int(args, "workers");
+  model.counts = job->counts.values;
+  model.tokens = job->tokens;
+  model.rows_in_place = args_set(args, "no-dispatch");
   return model;
 }
 

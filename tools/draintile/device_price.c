@@ -10,46 +10,27 @@
 #include "args.h"
 #include "log.h"
 
-void device_model(const device_layer *layer, dt_layer_model *model) {
-  dt_layer_model_init(model);
-  model->ranks = layer->ranks;
-  model->experts_per_rank = layer->experts / layer->ranks;
-  model->top_k = layer->top_k;
-  model->hidden = layer->hidden;
-  model->intermediate = layer->intermediate;
-  model->sms = layer->sms;
-  model->counts = layer->counts;
-  model->tokens = layer->tokens;
-  model->dispatch_rows = layer->dispatch_rows;
-  model->dedup = layer->dedup;
-  model->head = layer->head;
-  model->send_sms = layer->send_sms;
-  model->ahead = layer->ahead;
-  model->rows_in_place = layer->rows_in_place;
-}
-
-static int prepare(const device_layer *layer, dt_layer_model *model, dt_layer_costs *costs) {
-  device_model(layer, model);
+static int read_costs(const dt_platform *platform, const dt_layer_model *model, dt_layer_costs *costs) {
   const dt_status status =
-      dt_layer_costs_from_platform(layer->platform, layer->hidden, layer->intermediate, layer->sms, costs);
+      dt_layer_costs_from_platform(platform, model->hidden, model->intermediate, model->sms, costs);
   return status ? log_status(status, "platform") : TOOL_OK;
 }
 
 /* A platform may know the link alone. */
-static int knows_tiles(const device_layer *layer) {
-  return dt_platform_find_table(layer->platform, "tile_s", NULL, NULL, NULL) != NULL;
+static int knows_tiles(const dt_platform *platform) {
+  return dt_platform_find_table(platform, "tile_s", NULL, NULL, NULL) != NULL;
 }
 
-int device_price(const device_layer *layer, const dt_layer_order *orders, int32_t count, double *predicted_s) {
-  dt_layer_model model;
+int device_price(const dt_platform *platform, const dt_layer_model *model, const dt_layer_order *orders, int32_t count,
+                 double *predicted_s) {
   dt_layer_costs costs;
   for (int32_t i = 0; i < count; i++) predicted_s[i] = NAN;
-  if (count == 0 || !knows_tiles(layer)) return TOOL_OK;
+  if (count == 0 || !knows_tiles(platform)) return TOOL_OK;
   dt_layer_answer *answers = malloc((size_t)count * sizeof *answers);
   if (!answers) return log_out_of_memory();
-  int code = prepare(layer, &model, &costs);
+  int code = read_costs(platform, model, &costs);
   if (code == TOOL_OK) {
-    const dt_status status = dt_layer_price(&model, &costs, orders, count, answers);
+    const dt_status status = dt_layer_price(model, &costs, orders, count, answers);
     if (status) code = log_status(status, "price");
   }
   for (int32_t i = 0; i < count && code == TOOL_OK; i++) predicted_s[i] = answers[i].total_s;
@@ -57,12 +38,12 @@ int device_price(const device_layer *layer, const dt_layer_order *orders, int32_
   return code;
 }
 
-int device_choose(const device_layer *layer, const dt_layer_order *grouping, dt_layer_choice *choice) {
-  dt_layer_model model;
+int device_choose(const dt_platform *platform, const dt_layer_model *model, const dt_layer_order *grouping,
+                  dt_layer_choice *choice) {
   dt_layer_costs costs;
-  const int code = prepare(layer, &model, &costs);
+  const int code = read_costs(platform, model, &costs);
   if (code) return code;
-  const dt_status status = dt_layer_choose(&model, &costs, grouping, choice);
+  const dt_status status = dt_layer_choose(model, &costs, grouping, choice);
   return status ? log_status(status, "--schedule auto") : TOOL_OK;
 }
 

@@ -54,20 +54,22 @@ int32_t moe_cuda_device(const moe_job *job, int32_t rank, int32_t *sharers) {
 }
 
 /* Whole multiprocessors, which the ranks that share a GPU divide. */
-static device_layer layer_of(const moe_job *job, int64_t *tokens) {
+static dt_layer_model model_of(const moe_job *job, int64_t *tokens) {
+  dt_layer_model model;
   int64_t first;
   for (int32_t rank = 0; rank < job->ranks; rank++)
     dt_token_block(job->input.tokens, job->ranks, rank, &first, &tokens[rank]);
-  return (device_layer){.platform = job->machine.platform,
-                        .ranks = job->ranks,
-                        .experts = job->info->experts,
-                        .top_k = job->top_k,
-                        .hidden = job->info->hidden,
-                        .intermediate = job->info->intermediate,
-                        .counts = job->shared.counts,
-                        .tokens = tokens,
-                        .dedup = args_choice(job->args, "dedup"),
-                        .sms = job->shared.facts[0].sms};
+  dt_layer_model_init(&model);
+  model.ranks = job->ranks;
+  model.experts_per_rank = job->info->experts / job->ranks;
+  model.top_k = job->top_k;
+  model.hidden = job->info->hidden;
+  model.intermediate = job->info->intermediate;
+  model.sms = job->shared.facts[0].sms;
+  model.dedup = args_choice(job->args, "dedup");
+  model.counts = job->shared.counts;
+  model.tokens = tokens;
+  return model;
 }
 
 static dt_layer_order order_of(const moe_job *job, dt_schedule schedule) {
@@ -90,30 +92,30 @@ int moe_cuda_predict(moe_job *job) {
   int64_t tokens[RANKS_MAX];
   dt_layer_order orders[RUNS_MAX];
   if (!job->machine.platform) return TOOL_OK;
-  device_layer layer = layer_of(job, tokens);
+  dt_layer_model model = model_of(job, tokens);
   const int32_t count = *job->shared.run_count, given = job->shared.forms[count - 1].chosen ? count - 1 : count;
   for (int32_t run = 0; run < count; run++) {
     const moe_form *form = &job->shared.forms[run];
     orders[run] = order_of(job, (dt_schedule)job->shared.schedules[run]);
     if (form->chosen) orders[run].group_tasks = form->group_tasks, orders[run].lead = form->lead;
   }
-  const int code = device_price(&layer, orders, given, job->predicted_s);
+  const int code = device_price(job->machine.platform, &model, orders, given, job->predicted_s);
   if (code != TOOL_OK || given == count) return code;
-  layer.dedup = moe_cuda_dedups(job, given); /* of auto's choice, the last */
-  return device_price(&layer, &orders[given], 1, &job->predicted_s[given]);
+  model.dedup = moe_cuda_dedups(job, given); /* of auto's choice, the last */
+  return device_price(job->machine.platform, &model, &orders[given], 1, &job->predicted_s[given]);
 }
 
 int moe_cuda_choose(moe_job *job, int32_t *schedule, moe_form *form) {
   int64_t tokens[RANKS_MAX];
   dt_layer_choice choice;
-  const device_layer layer = layer_of(job, tokens);
+  const dt_layer_model model = model_of(job, tokens);
   const dt_layer_order grouping = order_of(job, DT_SCHEDULE_WAVE);
-  const int code = device_choose(&layer, &grouping, &choice);
+  const int code = device_choose(job->machine.platform, &model, &grouping, &choice);
   if (code) return code;
   if (args_set(job->args, "explain")) device_explain(&choice);
   *schedule = (int32_t)choice.best.schedule;
   *form = (moe_form){.group_tasks = choice.best.group_tasks, .lead = choice.best.lead, .dedup = choice.dedup};
-  form->chosen = form->group_tasks != grouping.group_tasks || form->lead != grouping.lead || form->dedup != layer.dedup;
+  form->chosen = form->group_tasks != grouping.group_tasks || form->lead != grouping.lead || form->dedup != model.dedup;
   return TOOL_OK;
 }
 
