@@ -45,17 +45,9 @@ typedef struct residual_job {
   char device[256];
 } residual_job;
 
-static int compare(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-/* samples[count] come out sorted. */
-static void quartiles(double *samples, int count, double *low, double *median, double *high) {
-  qsort(samples, (size_t)count, sizeof *samples, compare);
-  *median = figures_median(samples, count);
-  *low = samples[(count - 1) / 4];
-  *high = samples[count - 1 - (count - 1) / 4];
+/* Of the attention kernel on a rank. */
+static double tiles_of(const residual_job *job, const residual_row *row) {
+  return ceil((double)row->tokens / row->tile_rows) * job->heads;
 }
 
 static int measure(residual_job *job, int32_t tokens, residual_row *row) {
@@ -80,7 +72,7 @@ static int measure(residual_job *job, int32_t tokens, residual_row *row) {
                         .samples_s = calloc((size_t)job->repeat, sizeof(double))};
   for (int i = 0; row->samples_s && i < job->repeat; i++)
     row->samples_s[i] = fused->samples_s[i] - kernel->samples_s[i];
-  if (row->samples_s) quartiles(row->samples_s, job->repeat, &row->low_s, &row->median_s, &row->high_s);
+  if (row->samples_s) figures_quartiles(row->samples_s, job->repeat, &row->low_s, &row->median_s, &row->high_s);
   if (fused->words_wrong > 0) job->wrong += fused->words_wrong;
   if (!(bench->max_relative_error <= job->error)) job->error = bench->max_relative_error;
   job->gpus = bench->gpus;
@@ -102,7 +94,7 @@ static int find_floor(residual_job *job) {
     count += job->repeat;
   }
   job->floor_s = job->floor_low_s = job->floor_high_s = NAN;
-  if (count) quartiles(all, count, &job->floor_low_s, &job->floor_s, &job->floor_high_s);
+  if (count) figures_quartiles(all, count, &job->floor_low_s, &job->floor_s, &job->floor_high_s);
   free(all);
   for (int i = 0; count && i < job->count; i++)
     if (job->rows[i].tokens <= FLOOR_TO && job->rows[i].low_s > job->floor_high_s) last_above = i;
@@ -117,8 +109,7 @@ static void find_sigma(residual_job *job) {
   for (int i = 0; i < job->count; i++) {
     const residual_row *row = &job->rows[i];
     if (row->tokens < SIGMA_FROM) continue;
-    const double tiles = ceil((double)row->tokens / row->tile_rows) * job->heads;
-    job->sigma_s = row->kernel_s * row->sms / (tiles * ceil((double)row->tokens / KV_TILE));
+    job->sigma_s = row->kernel_s * row->sms / (tiles_of(job, row) * ceil((double)row->tokens / KV_TILE));
   }
 }
 
@@ -127,12 +118,11 @@ static int price(residual_job *job) {
   find_sigma(job);
   for (int i = 0; i < job->count; i++) {
     residual_row *row = &job->rows[i];
-    const double tiles = ceil((double)row->tokens / row->tile_rows) * job->heads;
     const dt_piggyback_question question = {.tokens = row->tokens,
                                             .heads = job->heads,
                                             .head_dim = HEAD_DIM * (job->ranks - 1.0) / job->ranks,
                                             .ranks = job->ranks,
-                                            .producers = fmin(row->sms, tiles),
+                                            .producers = fmin(row->sms, tiles_of(job, row)),
                                             .tile_rows = row->tile_rows,
                                             .kv_tile = KV_TILE,
                                             .kv_tile_s = job->sigma_s};

@@ -17,6 +17,13 @@ double figures_median(const double *values, int32_t count) {
   return count % 2 ? sorted[count / 2] : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
 }
 
+void figures_quartiles(double *values, int32_t count, double *low, double *median, double *high) {
+  qsort(values, (size_t)count, sizeof(*values), ascending);
+  *median = figures_median(values, count);
+  *low = values[(count - 1) / 4];
+  *high = values[count - 1 - (count - 1) / 4];
+}
+
 double figures_tolerance(dt_dtype dtype) {
   return dtype == DT_DTYPE_F32 ? 1e-5 : dtype == DT_DTYPE_F16 ? 1e-3 : 8e-3;
 }

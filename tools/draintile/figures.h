@@ -8,6 +8,8 @@
 
 /* Sorts a copy; NaN without values. */
 double figures_median(const double *values, int32_t count);
+/* values[count], 1 or more, come out sorted; quartiles are values, the outer ones of two. */
+void figures_quartiles(double *values, int32_t count, double *low, double *median, double *high);
 
 /* The largest relative error of a token that --check allows. */
 double figures_tolerance(dt_dtype dtype);
