@@ -1,5 +1,5 @@
 /* The price of a layer on GPUs, by the committed platform file of 2 x H200: against layers measured on two H200, and
- * against a prototype's task orders that nothing was fitted to. */
+ * against a prototype's task orders, to whose times nothing was fitted. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -245,15 +245,17 @@ static void price_prototype(const json_t *row, double remote, const dt_layer_ord
   for (int32_t i = 0; i < count; i++) assert_true(answers[i].reduce_s == 0 && answers[i].plan_s == 0);
 }
 
-/* Another engine, other figures than these prices were made with: most orders within 8 %; waves that do not fill the
- * device come out up to 36 % too slow, since the prototype told of act within the next tile and drew tickets later. */
+/* Another engine, other figures than these prices were made with: most orders within 8 %, all within 12 % but waves
+ * that do not fill the device. These come out up to 38 % too slow, since the prototype told of act within the next tile
+ * and drew tickets later. */
 static void test_prototype_orders(void **state) {
   (void)state;
   json_t *root = json_load_file(DT_TEST_DATA "/h200-layer-orders.json", 0, NULL), *row, *order;
   assert_non_null(root);
-  size_t i, o, cells = 0, near = 0, far = 0;
+  size_t i, o, cells = 0, near = 0, far = 0, waves = 0, waves_far = 0;
   json_array_foreach(json_object_get(root, "layers"), i, row) {
-    const size_t step = number(row, "rows_per_expert") > 128 ? REMOTES - 1 : 1; /* large ones take longest */
+    const int one_band = number(row, "rows_per_expert") <= 128;
+    const size_t step = one_band ? 1 : REMOTES - 1; /* large ones take longest */
     for (size_t r = 0; r < REMOTES; r += step) {
       dt_layer_order list[ORDERS_MAX];
       dt_layer_answer answers[ORDERS_MAX];
@@ -272,15 +274,20 @@ static void test_prototype_orders(void **state) {
         const double error = 1e6 * answers[k].total_s / us[k] - 1.0;
         printf("%-17s %-20s %3.0f %% remote %7.0f us measured, error %+5.1f %%\n", text(row, "name"), names[k],
                50.0 * (double)r, us[k], 100.0 * error);
+        const int part = one_band && list[k].schedule == DT_SCHEDULE_WAVE;
         cells++;
         near += fabs(error) <= 0.08;
-        far += fabs(error) > 0.38;
+        far += !part && fabs(error) > 0.12;
+        waves += (size_t)part;
+        waves_far += part && (error < 0 || error > 0.40);
       }
     }
   }
-  printf("%zu of %zu within 8 %%, %zu beyond 38 %%\n", near, cells, far);
+  printf("%zu of %zu within 8 %%, %zu beyond 12 %%; of %zu waves %zu beyond 40 %%\n", near, cells, far, waves,
+         waves_far);
   assert_int_equal(cells, 53);
-  assert_true(near >= 36 && far == 0);
+  assert_int_equal(waves, 6);
+  assert_true(near >= 36 && far == 0 && waves_far == 0);
   json_decref(root);
 }
 
