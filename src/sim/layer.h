@@ -59,11 +59,11 @@ typedef struct layer_cluster {
   double panel_bytes[2];
 } layer_cluster;
 
-/* Bytes on their way into a link: of a cluster's tile, or (cluster -1) rows of a piece. */
+/* Bytes on their way into a link: of a cluster's tile, or (cluster -1) of a piece: rows up to `copied`. */
 typedef struct layer_flow {
   double end;  /* accepted when so much was served of each weight */
   double done; /* the copy is, at the earliest */
-  int32_t cluster, piece, rows, copied;
+  int32_t cluster, piece, copied;
 } layer_flow;
 
 typedef struct layer_link {

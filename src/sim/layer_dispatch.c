@@ -98,7 +98,6 @@ void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t co
                          world->now + (copied == 0 ? c->piece_s : 0.0) + rows * row_bytes / warp_rate(c, rank) * slower,
                      .cluster = -1,
                      .piece = index,
-                     .rows = rows,
                      .copied = copied + rows};
   if (piece->peer != self)
     layer_send(world, self, flow, rows * row_bytes);
