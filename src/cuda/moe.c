@@ -4,8 +4,9 @@
 #include "core/error.h"
 #include "driver.h"
 #include "moe_handle.h"
+#include "plan/layer_defaults.h"
 
-enum { TABLE_BLOCKS = 64, SEND_SMS = 32, HEAD_DEDUP = 32 };
+enum { TABLE_BLOCKS = 64 };
 
 static dt_status check_input(const dt_cuda_moe *m, const dt_cuda_moe_input *in) {
   if (in->tokens < 0 || in->tokens > m->config.max_tokens)
@@ -90,7 +91,7 @@ static dt_status launch_plan(dt_cuda_moe *m, int head, cudaStream_t stream) {
  * docs/notes/moe.md. */
 static int head_of(const dt_cuda_moe *m) {
   if (in_turn(m)) return 1024;
-  return m->config.head < 0 ? 0 : m->config.head > 0 ? m->config.head : m->config.dedup ? HEAD_DEDUP : 0;
+  return m->config.head < 0 ? 0 : m->config.head > 0 ? m->config.head : m->config.dedup ? DT_LAYER_HEAD_DEDUP : 0;
 }
 
 /* Where ranks share a device, kernels that wait may not fill it. */
@@ -100,7 +101,8 @@ static int most_send_sms(const dt_cuda_moe *m) {
 }
 
 int dt_cuda_moe_send_sms(const dt_cuda_moe *m) {
-  const int most = most_send_sms(m), wanted = in_turn(m) ? most : m->config.send_sms ? m->config.send_sms : SEND_SMS;
+  const int most = most_send_sms(m), given = m->config.send_sms ? m->config.send_sms : DT_LAYER_SEND_SMS;
+  const int wanted = in_turn(m) ? most : given;
   return wanted < most ? wanted : most;
 }
 

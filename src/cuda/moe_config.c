@@ -4,8 +4,10 @@
 #include "core/error.h"
 #include "driver.h"
 #include "moe_handle.h"
+#include "plan/layer_defaults.h"
 
-enum { EXPERTS_MAX = 2000, CONSUMERS = 16, CONSUMERS_MAX = 64 };
+enum { EXPERTS_MAX = 2000, CONSUMERS_MAX = 64 };
+_Static_assert((int)DT_LAYER_LEAD_ALL == (int)DT_MOE_LEAD_ALL, "the kernels' and the defaults'");
 
 void dt_cuda_moe_config_init(dt_cuda_moe_config *config) {
   *config = (dt_cuda_moe_config){.size = sizeof *config, .schedule = DT_SCHEDULE_DIRECT};
@@ -113,16 +115,8 @@ dt_status dt_cuda_moe_agree(const dt_cuda_moe_config *c) {
   return dt_comm_agree(c->comm, fields, sizeof fields / sizeof *fields);
 }
 
-/* signal's: a quarter of few multiprocessors, rather than so many that little is left for tiles. */
-static int consumers_of(const dt_cuda_moe *m, const dt_cuda_moe_config *c) {
-  const int most = m->sms / (4 * DT_TILE_CLUSTER) * DT_TILE_CLUSTER;
-  if (c->schedule != DT_SCHEDULE_SIGNAL) return 0;
-  if (c->consumers) return c->consumers;
-  return CONSUMERS < most ? CONSUMERS : most < DT_TILE_CLUSTER ? DT_TILE_CLUSTER : most;
-}
-
 dt_status dt_cuda_moe_check_fits(const dt_cuda_moe *m, const dt_cuda_moe_config *c) {
-  const int consumers = consumers_of(m, c);
+  const int consumers = dt_layer_consumers(c->schedule, c->consumers, m->sms);
   if (consumers > m->sms - DT_TILE_CLUSTER)
     return dt_fail(DT_ERR_ARGUMENT, "consumers: %d; tiles need %d of %d multiprocessors", consumers, DT_TILE_CLUSTER,
                    m->sms);
@@ -136,27 +130,22 @@ dt_status dt_cuda_moe_check_fits(const dt_cuda_moe *m, const dt_cuda_moe_config 
 void dt_cuda_moe_fill_schedule(dt_cuda_moe *m) {
   const dt_cuda_moe_config *c = &m->config;
   dt_moe_plan *p = &m->plan;
-  m->consumers = consumers_of(m, c);
+  m->consumers = dt_layer_consumers(c->schedule, c->consumers, m->sms);
   const int32_t wave = (m->sms - m->consumers) / DT_TILE_CLUSTER;
-  /* signal: units of few bands are complete, and can be put, a few at a time. */
-  p->raster_bands = c->raster_bands ? c->raster_bands : m->consumers ? 4 : 16;
-  p->segment_bands = c->segment_bands ? c->segment_bands : 1;
+  const dt_layer_grouping given = {c->raster_bands, c->segment_bands, c->group_tasks, c->lead, c->wave_experts};
+  const dt_layer_grouping full = dt_layer_group(c->schedule, given, wave);
+  p->raster_bands = full.raster_bands;
+  p->segment_bands = full.segment_bands;
+  p->group_tasks = full.group_tasks;
+  p->lead = full.lead;
+  p->wave_experts = full.wave_experts;
   p->order = (int32_t)c->order;
-  p->lead = c->lead ? c->lead : 1;
-  p->group_tasks = c->group_tasks ? c->group_tasks : 2 * wave;
-  p->wave_experts = 0;
   p->alternate = c->schedule == DT_SCHEDULE_ALTERNATE;
   p->staged = c->schedule == DT_SCHEDULE_SERIAL || m->consumers;
   p->put_blocks = m->consumers ? m->consumers : m->sms;
   p->dedup = m->layer.dedup = c->dedup;
   p->ahead = c->schedule == DT_SCHEDULE_SERIAL ? -1 : c->ahead;
   p->clusters = wave;
-  if (c->schedule == DT_SCHEDULE_WAVE) {
-    p->lead = 0;
-    p->wave_experts = c->wave_experts;
-    if (!c->group_tasks) p->group_tasks = 6 * wave;
-  }
-  if (p->staged || c->schedule == DT_SCHEDULE_DIRECT) p->lead = DT_MOE_LEAD_ALL;
 }
 
 /* Without dedup nobody clears the words of the next layer, so what is there may be of any layer before. Every rank does

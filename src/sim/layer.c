@@ -17,14 +17,14 @@ static dt_status no_memory(void) {
 
 static dt_layer_order with_defaults(const dt_layer_order *order, int32_t clusters) {
   dt_layer_order full = *order;
-  const int signal = full.schedule == DT_SCHEDULE_SIGNAL;
-  if (full.raster_bands == 0) full.raster_bands = signal ? 4 : 16;
-  if (full.segment_bands == 0) full.segment_bands = 1;
-  if (full.lead == 0) full.lead = 1;
-  if (full.schedule == DT_SCHEDULE_WAVE) full.lead = 0;
-  if (full.schedule == DT_SCHEDULE_SERIAL || full.schedule == DT_SCHEDULE_DIRECT || signal) full.lead = LAYER_LEAD_ALL;
-  if (full.schedule != DT_SCHEDULE_WAVE) full.wave_experts = 0;
-  if (full.group_tasks == 0) full.group_tasks = (full.schedule == DT_SCHEDULE_WAVE ? 6 : 2) * clusters;
+  const dt_layer_grouping given = {order->raster_bands, order->segment_bands, order->group_tasks, order->lead,
+                                   order->wave_experts};
+  const dt_layer_grouping grouping = dt_layer_group(order->schedule, given, clusters);
+  full.raster_bands = grouping.raster_bands;
+  full.segment_bands = grouping.segment_bands;
+  full.group_tasks = grouping.group_tasks;
+  full.lead = grouping.lead;
+  full.wave_experts = grouping.wave_experts;
   return full;
 }
 

@@ -5,9 +5,10 @@
 
 #include <draintile/simulate.h>
 
+#include "plan/layer_defaults.h"
+
 enum { LAYER_BAND = 128, LAYER_SHORT = 64, LAYER_COLUMN_1 = 128, LAYER_COLUMN_2 = 256, LAYER_USERS = 16 };
 enum { LAYER_TOKENS_A_WAVE = 2048 }; /* tokens whose sending takes a wave of L1 */
-enum { LAYER_LEAD_ALL = 1 << 28 };   /* all of L1 before L2 */
 
 /* A cluster's task: two bands at one column, or one band at two (column[1] -1: only one is left). */
 typedef struct layer_task {
@@ -179,7 +180,7 @@ static inline int layer_dedups(const layer_world *world) {
 /* The first copies, which the dispatch kernel makes, of `pieces`. */
 static inline int32_t layer_head(const layer_world *world, int32_t pieces) {
   const int32_t given = world->model->head, before = world->model->short_bands_alone;
-  const int32_t layers = world->model->dedup ? (before ? 384 : 32) : (before ? 256 : 0);
+  const int32_t layers = world->model->dedup ? (before ? 384 : DT_LAYER_HEAD_DEDUP) : (before ? 256 : 0);
   const int32_t head = world->order.schedule == DT_SCHEDULE_SERIAL ? 1024 : given ? given : layers;
   return head < 0 ? 0 : (int32_t)(((int64_t)pieces * head + 1023) / 1024);
 }

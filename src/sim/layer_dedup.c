@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "layer.h"
 
-enum { SEND_SMS = 32, SEND_WARPS = 24, EXPAND_ROWS = 32, EXPAND_BYTES = 40 * 1024 };
+enum { SEND_WARPS = 24, EXPAND_ROWS = 32, EXPAND_BYTES = 40 * 1024 };
 
 static double sent_bytes(const layer_world *world, int32_t source) {
   const dt_layer_model *m = world->model;
@@ -103,7 +103,7 @@ static double expand_head(layer_world *world, int32_t self, int32_t head, int32_
 dt_status layer_dedup_start(layer_world *world, int32_t self) {
   const dt_layer_model *m = world->model;
   const int32_t serial = world->order.schedule == DT_SCHEDULE_SERIAL, clusters = world->clusters;
-  const int32_t wanted = serial ? 2 * clusters : m->send_sms ? m->send_sms : SEND_SMS;
+  const int32_t wanted = serial ? 2 * clusters : m->send_sms ? m->send_sms : DT_LAYER_SEND_SMS;
   const int32_t sms = wanted < 2 * clusters ? wanted : 2 * clusters, warps = SEND_WARPS * sms;
   const int32_t pieces = world->rank[self].piece_count, head = layer_head(world, pieces);
   double *free_at = calloc((size_t)warps + 1, sizeof *free_at);

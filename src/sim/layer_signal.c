@@ -3,13 +3,8 @@
 
 #include "layer.h"
 
-enum { CONSUMERS = 16 };
-
 int32_t layer_consumers(const dt_layer_order *order, int32_t sms) {
-  const int32_t most = sms / 8 * 2;
-  if (order->schedule != DT_SCHEDULE_SIGNAL) return 0;
-  if (order->consumers) return order->consumers;
-  return CONSUMERS < most ? CONSUMERS : most < 2 ? 2 : most;
+  return dt_layer_consumers(order->schedule, order->consumers, sms);
 }
 
 /* Rows [row, end) of an expert go to their owner, a segment at a time: its part of the first band, up to segment_bands

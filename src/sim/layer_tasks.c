@@ -147,7 +147,7 @@ static int32_t raw_group(const layer_world *world, const layer_groups *groups, i
 
 static void make_groups(const layer_world *world, layer_groups *groups) {
   int32_t before = 0, group = 0;
-  for (int32_t e = 0; world->order.lead < LAYER_LEAD_ALL && e < runs_of(world); e++) {
+  for (int32_t e = 0; world->order.lead < DT_LAYER_LEAD_ALL && e < runs_of(world); e++) {
     const int32_t raw = raw_group(world, groups, e);
     if (e > 0 && raw != before) group++;
     if (e == 0 || raw != before) groups->group_l1[group] = groups->l1[e];
@@ -162,7 +162,7 @@ static void make_groups(const layer_world *world, layer_groups *groups) {
 static int32_t l1_before(const layer_world *world, const layer_groups *groups, int32_t expert, int32_t task,
                          int32_t *peak) {
   const int32_t all = groups->l1[l1_runs_of(world)], lead = world->order.lead;
-  if (lead >= LAYER_LEAD_ALL) return all;
+  if (lead >= DT_LAYER_LEAD_ALL) return all;
   if (world->order.schedule == DT_SCHEDULE_ALTERNATE) {
     const int32_t out = expert + 1 > groups->ahead ? expert + 1 : groups->ahead; /* all of its L1 is */
     const int32_t need = groups->l1[out] - groups->l2[expert];
