@@ -142,12 +142,12 @@ static int32_t first_heads(const dt_ulysses *u) {
   return tiles ? (int32_t)((u->sms + tiles - 1) / tiles) : 0;
 }
 
-/* Multiprocessors that bring in a head in less time than one takes to compute. The rate of one that sends was measured
- * (docs/notes/ulysses.md); the attention's is what an earlier kernel did not reach. */
+/* D 256, where the attention's CTAs do not carry: multiprocessors that bring in a head in less time than one takes to
+ * compute. The rate of one that sends was measured (docs/notes/ulysses.md); the attention's is what an earlier kernel
+ * did not reach. */
 static int32_t choose_senders(const dt_ulysses *u) {
-  static const double send_bytes_per_s = 17e9;
+  static const double send_bytes_per_s = 17e9, attention_flop_per_s = 7e14;
   const dt_ulysses_layout *l = &u->layout;
-  const double attention_flop_per_s = l->head_dim == 64 ? 5.5e14 : 7e14;
   const double group = dt_ulysses_group(l), remote = (double)(l->ranks - 1) / l->ranks;
   const double bytes = 2.0 * l->head_dim * ((double)l->tokens + 2 * (double)l->kv_tokens / group) * remote;
   const double flops = (l->causal ? 2.0 : 4.0) * (double)l->tokens * (double)l->kv_tokens * l->head_dim;
