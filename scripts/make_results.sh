@@ -96,9 +96,10 @@ gpu_table() {
     "| attention and both all-to-alls, speed over cuDNN and NCCL in a CUDA graph " +
       "| at least \($u.torch_speedup_min_image | two) (below 16,384 tokens), " +
       "\($u.torch_speedup_min_video | two) (from there on) | two GPUs, \(of($ulysses[0].commit; "ulysses")) |",
-    ([$m.rows[].methods[] | select(.name == "direct live").host_issue_s]) as $live | $issue[0].summary.limit_s as $most |
-    "| host time to issue a MoE layer | \([$issue[0].runs[].median_s] | "\(min | us) to \(max | us)") us; on two GPUs, " +
-      "after the cache was evicted, \($live | "\(min | us) to \(max | us)"), over \($most | us) in " +
+    ([$m.rows[].methods[] | select(.name == "direct live").host_issue_s]) as $live |
+      $issue[0].summary.limit_s as $most |
+    "| host time to issue a MoE layer | \([$issue[0].runs[].median_s] | "\(min | us) to \(max | us)") us; on two " +
+      "GPUs, after the cache was evicted, \($live | "\(min | us) to \(max | us)"), over \($most | us) in " +
       "\([$live[] | select(. > $most)] | length) of \($live | length) layers " +
       "| one GPU, [\($issue[0].commit)](docs/results.md); two, \(of($m.commit; "moe")) |",
     "| GPU suite | \($suite[0].summary.passed) of \($suite[0].checks | length) checks " +
