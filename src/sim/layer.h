@@ -130,15 +130,14 @@ typedef struct layer_world {
 /* layer_tasks.c */
 dt_status layer_table_create(const layer_world *world, int32_t rank, layer_table *table);
 void layer_table_release(layer_table *table);
-
-/* layer_events.c */
-void layer_push(layer_world *world, layer_event event);
-int layer_pop(layer_world *world, double before, layer_event *event); /* 0: none until then */
-
 /* The early or the late bands of L1 of an expert; how many experts' early runs come first. */
 void layer_half(const layer_world *world, int32_t rank, int32_t expert, int32_t early, int32_t *first_band,
                 int32_t *rows);
 int32_t layer_ahead(const layer_world *world, int32_t rank, const int32_t *early);
+
+/* layer_events.c */
+void layer_push(layer_world *world, layer_event event);
+int layer_pop(layer_world *world, double before, layer_event *event); /* 0: none until then */
 
 /* layer_dedup.c */
 dt_status layer_dedup_create(layer_world *world, int32_t rank);
