@@ -15,7 +15,7 @@
 #include "core/random.h"
 #include "cuda/attention.h"
 
-enum { GUARD = 3, GAP = 16, SAMPLES = 32 }; /* guard rows around each run; elements between its rows */
+enum { GUARD = 3, GAP = 16, SAMPLES = 48 }; /* guard rows around each run; elements between its rows */
 
 typedef struct problem {
   const char *name;
@@ -242,7 +242,7 @@ static double worst_error(const setting *s, int64_t *worst_row, int32_t *worst_h
   const problem *p = s->p;
   double worst = 0;
   const double cost = (double)p->tokens * (double)p->heads * (double)p->kv_tokens * p->head_dim;
-  const int whole = cost < 3e7;
+  const int whole = cost < 3e8;
   const int64_t count = whole ? p->tokens * p->heads : SAMPLES;
   dt_random random = {99};
   for (int64_t n = 0; n < count; n++) {
