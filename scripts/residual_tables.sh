@@ -59,7 +59,8 @@ PLOT
       "\(.device) x \(.ranks), \(.repeat) samples a row, us. Floor \(.summary.floor_s | us) (quartiles " +
         "\(.summary.floor_low_s | us) to \(.summary.floor_high_s | us)); M* measured \(.summary.least_tokens), " +
         "predicted \(.summary.least_tokens_predicted); \(if .summary.bit_equal
-        then "every row equal to serial to the bit" else "rows differ from serial" end).", "",
+        then "every row equal to serial to the bit" else "rows differ from serial" end).",
+      "Commit \(.commit), `\(.command)`.", "",
       "| tokens | kernel | fused | residual | quartiles | X-Stage | if aligned | coupled |",
         "|---|---|---|---|---|---|---|---|",
       (.rows[] | "| \(.tokens) | \(.kernel_s | us) | \(.fused_s | us) | \(.residual_s | us) | " +
