@@ -8,9 +8,6 @@ static dt_status without(void) {
   return dt_fail(DT_ERR_UNSUPPORTED, "combine on GPUs; this build has no CUDA parts");
 }
 
-void dt_combine_config_init(dt_combine_config *config) {
-  *config = (dt_combine_config){.size = sizeof *config, .consumers = 16, .segment_bands = 1};
-}
 dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combine) {
   (void)config, (void)combine;
   return without();

@@ -1,9 +1,6 @@
 /* What a build without the CUDA parts says. */
 #include <draintile/cuda_attention.h>
 
-#include <math.h>
-#include <string.h>
-
 #include "core/error.h"
 
 #ifndef DT_WITH_CUDA
@@ -11,11 +8,6 @@ static dt_status without(void) {
   return dt_fail(DT_ERR_UNSUPPORTED, "attention on a GPU; this build has no CUDA parts");
 }
 
-void dt_cuda_attention_init(dt_cuda_attention *attention) {
-  memset(attention, 0, sizeof *attention);
-  attention->size = sizeof *attention;
-  attention->scale = NAN;
-}
 dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t *bytes) {
   (void)attention, (void)bytes;
   return without();

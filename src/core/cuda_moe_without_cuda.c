@@ -8,9 +8,6 @@ static dt_status without(void) {
   return dt_fail(DT_ERR_UNSUPPORTED, "MoE layer on GPUs; this build has no CUDA parts");
 }
 
-void dt_cuda_moe_config_init(dt_cuda_moe_config *config) {
-  *config = (dt_cuda_moe_config){.size = sizeof *config, .schedule = DT_SCHEDULE_DIRECT};
-}
 dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights, dt_cuda_moe **moe) {
   (void)config, (void)weights, (void)moe;
   return without();

@@ -1,8 +1,6 @@
 /* What a build without the CUDA parts says. */
 #include <draintile/gemm.h>
 
-#include <string.h>
-
 #include "core/error.h"
 
 #ifndef DT_WITH_CUDA
@@ -10,11 +8,6 @@ static dt_status without(void) {
   return dt_fail(DT_ERR_UNSUPPORTED, "grouped GEMM on a GPU; this build has no CUDA parts");
 }
 
-void dt_cuda_gemm_init(dt_cuda_gemm *gemm) {
-  memset(gemm, 0, sizeof *gemm);
-  gemm->size = sizeof *gemm;
-  gemm->tensor_stores = 1;
-}
 dt_status dt_cuda_gemm_workspace(const dt_cuda_gemm *gemm, size_t *bytes) {
   (void)gemm, (void)bytes;
   return without();

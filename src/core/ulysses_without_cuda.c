@@ -9,11 +9,6 @@ static dt_status without(void) {
   return dt_fail(DT_ERR_UNSUPPORTED, "attention on GPUs; this build has no CUDA parts");
 }
 
-void dt_ulysses_config_init(dt_ulysses_config *config) {
-  *config = (dt_ulysses_config){.size = sizeof *config};
-  dt_attention_config_init(&config->attention);
-  config->attention.dtype = DT_DTYPE_BF16;
-}
 dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysses) {
   (void)config, (void)ulysses;
   return without();

@@ -7,12 +7,6 @@
 #include "core/error.h"
 #include "cuda/driver.h"
 
-void dt_cuda_attention_init(dt_cuda_attention *attention) {
-  memset(attention, 0, sizeof *attention);
-  attention->size = sizeof *attention;
-  attention->scale = NAN;
-}
-
 static dt_status check_numbers(const dt_cuda_attention *a) {
   if (a == NULL || a->size != sizeof *a)
     return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_cuda_attention_init; %zu expected", sizeof *a);

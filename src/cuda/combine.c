@@ -14,10 +14,6 @@
 
 #include <draintile/gemm.h>
 
-void dt_combine_config_init(dt_combine_config *config) {
-  *config = (dt_combine_config){.size = sizeof *config, .consumers = 16, .segment_bands = 1};
-}
-
 static dt_status check_config(const dt_combine_config *c) {
   if (c == NULL || c->size != sizeof *c)
     return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_combine_config_init; %zu expected", sizeof *c);

@@ -13,15 +13,6 @@
 
 enum { BAND_ROWS = 128 /* what the aligned layout pads groups to a multiple of */ };
 
-void dt_combine_bench_case_init(dt_combine_bench_case *setting) {
-  *setting =
-      (dt_combine_bench_case){.rows = 16384, .n = 8192, .k = 2048, .experts = 8, .consumers = 16, .segment_bands = 1};
-}
-
-void dt_combine_bench_config_init(dt_combine_bench_config *config) {
-  *config = (dt_combine_bench_config){.size = sizeof *config, .ranks = 2, .repeat = 20, .warm_up = 3};
-}
-
 static double now_s(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);

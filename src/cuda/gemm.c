@@ -9,12 +9,6 @@
 #include "cuda/tensor_map.h"
 #include "cuda/tile_table.h"
 
-void dt_cuda_gemm_init(dt_cuda_gemm *gemm) {
-  memset(gemm, 0, sizeof *gemm);
-  gemm->size = sizeof *gemm;
-  gemm->tensor_stores = 1;
-}
-
 static dt_status check_shape(const dt_cuda_gemm *gemm) {
   if (gemm == NULL || gemm->size != sizeof *gemm)
     return dt_fail(DT_ERR_ARGUMENT, "size: not set by dt_cuda_gemm_init; %zu expected", sizeof *gemm);

@@ -9,10 +9,6 @@
 enum { EXPERTS_MAX = 2000, CONSUMERS_MAX = 64 };
 _Static_assert((int)DT_LAYER_LEAD_ALL == (int)DT_MOE_LEAD_ALL, "the kernels' and the defaults'");
 
-void dt_cuda_moe_config_init(dt_cuda_moe_config *config) {
-  *config = (dt_cuda_moe_config){.size = sizeof *config, .schedule = DT_SCHEDULE_DIRECT};
-}
-
 static dt_status check_schedule(const dt_cuda_moe_config *c) {
   const dt_schedule s = c->schedule;
   if (s != DT_SCHEDULE_SERIAL && s != DT_SCHEDULE_SIGNAL && s != DT_SCHEDULE_DIRECT && s != DT_SCHEDULE_WAVE &&

@@ -16,12 +16,6 @@
 /* As many as fill the link; measured (docs/notes/ulysses.md). */
 enum { FAST_SENDERS = 28 };
 
-void dt_ulysses_config_init(dt_ulysses_config *config) {
-  *config = (dt_ulysses_config){.size = sizeof *config};
-  dt_attention_config_init(&config->attention);
-  config->attention.dtype = DT_DTYPE_BF16;
-}
-
 /* What the operator reads of the CPU executor's configuration, and nothing else. */
 static dt_attention_config normalized(const dt_attention_config *config) {
   dt_attention_config attention = *config;
