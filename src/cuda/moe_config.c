@@ -7,7 +7,6 @@
 #include "plan/layer_defaults.h"
 
 enum { EXPERTS_MAX = 2000, CONSUMERS_MAX = 64 };
-_Static_assert((int)DT_LAYER_LEAD_ALL == (int)DT_MOE_LEAD_ALL, "the kernels' and the defaults'");
 
 static dt_status check_schedule(const dt_cuda_moe_config *c) {
   const dt_schedule s = c->schedule;

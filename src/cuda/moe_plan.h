@@ -19,13 +19,14 @@
 #include "cuda/moe_slots.h"
 #include "cuda/tile_layer.h"
 #include "cuda/tile_table.h"
+#include "plan/layer_defaults.h"
 
 typedef struct dt_moe_plan {
   int32_t ranks, rank, experts;     /* experts: per rank */
   int32_t columns_1, columns_2;     /* tiles across act and the output */
   int32_t raster_bands, piece_rows; /* piece_rows, put_rows: of a piece of the dispatch, to put; divide a band */
   int32_t put_rows;
-  int32_t lead, group_tasks, wave_experts; /* lead: groups of L1 ahead of L2; DT_MOE_LEAD_ALL */
+  int32_t lead, group_tasks, wave_experts; /* lead: groups of L1 ahead of L2; DT_LAYER_LEAD_ALL */
   int32_t order;                           /* of dt_order */
   int32_t alternate, staged;     /* staged: rows of other ranks stay here (owner 1 of row_target) until they are put */
   int32_t crowded;               /* 1: other ranks on this device, whose kernels need room while this one's wait */
@@ -58,12 +59,6 @@ typedef struct dt_moe_plan {
 #ifndef DT_MOE_DEDUPS
 #define DT_MOE_DEDUPS(plan) ((plan)->dedup)
 #endif
-enum {
-  DT_MOE_LEAD_ALL = 1 << 28,
-  /* Tokens that cross to one rank while every cluster does an L1 tile: a tile takes 2*128*256*hidden operations, a
-   * token 2*hidden bytes, at 740 TFLOP/s of 132 multiprocessors and 350 GB/s; measured: docs/notes/moe.md. */
-  DT_MOE_TOKENS_A_WAVE = 2048
-};
 
 /* A block's shared memory. g counts ranks*experts, q = expert*ranks + k counts (expert, k-th rank after this one). */
 typedef struct dt_moe_scratch {
@@ -325,7 +320,7 @@ DT_PHASE void dt_moe_ahead(const dt_moe_plan *p, const dt_moe_scratch *s, const 
     for (int32_t r = 0; r < p->ranks; r++)
       if (r != p->rank) most = dt_max32(most, dt_moe_combine_row(p, s, r, p->ranks * p->experts));
     most /= p->slot.top_k;
-    if (waves == 0) waves = 1 + most * (p->ranks - 1) / DT_MOE_TOKENS_A_WAVE;
+    if (waves == 0) waves = 1 + most * (p->ranks - 1) / DT_LAYER_TOKENS_A_WAVE;
     *s->ahead = 0;
     if (DT_MOE_DEDUPS(p) && most > 0 && waves > 0 && !p->tiles_only && s->early[p->experts] >= waves * p->clusters)
       *s->ahead = dt_min32(p->experts, 1 + dt_last_at_most(s->early, p->experts + 1, waves * p->clusters - 1));
@@ -352,19 +347,19 @@ DT_PHASE int32_t dt_moe_starts_group(const dt_moe_plan *p, const dt_moe_scratch 
   return expert > 0 && dt_moe_raw_group(p, s, expert) != dt_moe_raw_group(p, s, expert - 1);
 }
 DT_PHASE void dt_moe_group_starts(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
-  if (p->lead >= DT_MOE_LEAD_ALL) return;
+  if (p->lead >= DT_LAYER_LEAD_ALL) return;
   DT_FOR_ITEMS(e, team, dt_moe_runs(p)) {
     s->group[e] = dt_moe_starts_group(p, s, e);
     s->before[e] = dt_moe_l1_end(p, s, e) - s->l2[e];
   }
 }
 DT_PHASE void dt_moe_group_sums(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
-  if (p->lead >= DT_MOE_LEAD_ALL) return;
+  if (p->lead >= DT_LAYER_LEAD_ALL) return;
   if (team->warp == 0) dt_warp_scan(s->group, s->group, dt_moe_runs(p), 4);    /* exclusive: without its own start */
   if (team->warp == 1 % team->warps) dt_warp_peaks(s->before, dt_moe_runs(p)); /* likewise */
 }
 DT_PHASE void dt_moe_groups(const dt_moe_plan *p, const dt_moe_scratch *s, const dt_team *team) {
-  if (p->lead >= DT_MOE_LEAD_ALL) return;
+  if (p->lead >= DT_LAYER_LEAD_ALL) return;
   const int32_t last = s->group[dt_moe_runs(p)]; /* number of the last group */
   DT_FOR_ITEMS(e, team, dt_moe_runs(p)) {
     const int32_t starts = dt_moe_starts_group(p, s, e);
@@ -393,13 +388,13 @@ DT_PHASE int32_t dt_moe_alternate_first(const dt_moe_plan *p, const dt_moe_scrat
 /* A: L1 tasks before L2 task `task` of `expert`. */
 DT_PHASE int32_t dt_moe_l1_before(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert, int32_t task) {
   const int32_t all = dt_moe_l1_tasks(p, s);
-  if (p->lead >= DT_MOE_LEAD_ALL) return all;
+  if (p->lead >= DT_LAYER_LEAD_ALL) return all;
   if (p->alternate) return dt_min32(all, dt_moe_alternate_first(p, s, expert) + task - s->l2[expert]);
   return s->group_l1[dt_min32(*s->groups, dt_moe_group_of(p, s, expert) + p->lead + 1)];
 }
 /* B: L2 tasks before L1 task `task` of `expert`. */
 DT_PHASE int32_t dt_moe_l2_before(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t expert, int32_t task) {
-  if (p->lead >= DT_MOE_LEAD_ALL) return 0;
+  if (p->lead >= DT_LAYER_LEAD_ALL) return 0;
   if (!p->alternate) return s->group_l2[dt_max32(0, dt_moe_group_of(p, s, expert) - p->lead)];
   int32_t low = -1, high = dt_moe_runs(p); /* the last run whose first L2 task comes before */
   while (high - low > 1) {

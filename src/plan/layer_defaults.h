@@ -1,5 +1,5 @@
-/* What a layer on GPUs does where its configuration has 0: the layer (draintile/cuda_moe.h) and its price
- * (draintile/simulate.h) ask here. Measured: docs/notes/moe.md. */
+/* What a layer on GPUs does where its configuration has 0: the layer (draintile/cuda_moe.h), host and device, and its
+ * price (draintile/simulate.h) ask here. Measured: docs/notes/moe.md. */
 #ifndef DT_PLAN_LAYER_DEFAULTS_H
 #define DT_PLAN_LAYER_DEFAULTS_H
 
@@ -11,7 +11,10 @@ enum {
   DT_LAYER_SEND_SMS = 32,   /* dedup: multiprocessors of the dispatch kernel */
   DT_LAYER_HEAD_DEDUP = 32, /* 1024ths of the copies that it makes */
   DT_LAYER_CONSUMERS = 16,
-  DT_LAYER_LEAD_ALL = 1 << 28 /* all of L1 before L2 */
+  DT_LAYER_LEAD_ALL = 1 << 28, /* all of L1 before L2 */
+  /* Tokens that cross to one rank while every cluster does an L1 tile: a tile takes 2*128*256*hidden operations, a
+   * token 2*hidden bytes, at 740 TFLOP/s of 132 multiprocessors and 350 GB/s. */
+  DT_LAYER_TOKENS_A_WAVE = 2048
 };
 
 /* signal's: a quarter of few multiprocessors, rather than so many that little is left for tiles. */

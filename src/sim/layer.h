@@ -8,7 +8,6 @@
 #include "plan/layer_defaults.h"
 
 enum { LAYER_BAND = 128, LAYER_SHORT = 64, LAYER_COLUMN_1 = 128, LAYER_COLUMN_2 = 256, LAYER_USERS = 16 };
-enum { LAYER_TOKENS_A_WAVE = 2048 }; /* tokens whose sending takes a wave of L1 */
 
 /* A cluster's task: two bands at one column, or one band at two (column[1] -1: only one is left). */
 typedef struct layer_task {

@@ -103,7 +103,7 @@ int32_t layer_ahead(const layer_world *world, int32_t self, const int32_t *early
   int64_t most = 0;
   for (int32_t r = 0; r < m->ranks; r++)
     if (r != self && m->tokens[r] > most) most = m->tokens[r];
-  const int64_t waves = m->ahead ? m->ahead : 1 + most * (m->ranks - 1) / LAYER_TOKENS_A_WAVE;
+  const int64_t waves = m->ahead ? m->ahead : 1 + most * (m->ranks - 1) / DT_LAYER_TOKENS_A_WAVE;
   const int64_t tasks = waves * world->clusters;
   if (!layer_dedups(world) || most == 0 || waves < 0 || world->order.schedule == DT_SCHEDULE_SERIAL) return 0;
   if (early[world->experts] < tasks) return 0;

@@ -128,12 +128,12 @@ static void test_equal(void **state) {
     }
     set.order.raster_bands = 2 * (1 + (int32_t)dt_random_below(&random, 8));
     set.order.group_tasks = 1 + (int32_t)dt_random_below(&random, 40);
-    set.order.lead = set.order.schedule == DT_SCHEDULE_DIRECT ? DT_MOE_LEAD_ALL
+    set.order.lead = set.order.schedule == DT_SCHEDULE_DIRECT ? DT_LAYER_LEAD_ALL
                      : set.order.schedule == DT_SCHEDULE_WAVE ? 0
                                                               : 1 + (int32_t)dt_random_below(&random, 3);
     if (set.order.schedule == DT_SCHEDULE_WAVE) set.order.wave_experts = (int32_t)dt_random_below(&random, 4);
     for (int order = DT_ORDER_NATURAL; order <= DT_ORDER_PACED; order++) {
-      const int all_l1_first = set.order.lead == DT_MOE_LEAD_ALL;
+      const int all_l1_first = set.order.lead == DT_LAYER_LEAD_ALL;
       if (set.model.dedup && (order == DT_ORDER_PACED || (order == DT_ORDER_REMOTE_FIRST && !all_l1_first))) continue;
       set.order.order = (dt_order)order;
       for (int32_t rank = 0; rank < ranks; rank++) compare(&set, rank);

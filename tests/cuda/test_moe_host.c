@@ -265,7 +265,7 @@ static void check_world(int32_t ranks, int32_t experts, int32_t most, int all_ow
     assert_int_equal(dt_plan_create(&config, counts, &plans[r]), DT_OK);
     const struct {
       int32_t lead, group_tasks, wave_experts, alternate;
-    } forms[] = {{DT_MOE_LEAD_ALL, 1, 0, 0},
+    } forms[] = {{DT_LAYER_LEAD_ALL, 1, 0, 0},
                  {0, 1, 0, 0},
                  {0, 40, 0, 0},
                  {0, 1, 3, 0},
@@ -286,7 +286,7 @@ static void check_world(int32_t ranks, int32_t experts, int32_t most, int all_ow
       check_tasks(&p[r], plans[r]);
       if (!p[r].wave_experts) check_order(&p[r], plans[r], 0);
       if (!p[r].wave_experts) check_order(&p[r], plans[r], 1);
-      if (order == DT_ORDER_PACED || (order == DT_ORDER_REMOTE_FIRST && p[r].lead < DT_MOE_LEAD_ALL)) continue;
+      if (order == DT_ORDER_PACED || (order == DT_ORDER_REMOTE_FIRST && p[r].lead < DT_LAYER_LEAD_ALL)) continue;
       p[r].dedup = 1;
       for (p[r].ahead = -1; p[r].ahead < 40; p[r].ahead = 2 * p[r].ahead + 3) {
         run_phases(&p[r]);
