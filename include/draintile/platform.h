@@ -92,6 +92,9 @@ dt_status dt_platform_add_note(dt_platform *platform, const char *note); /* one 
  * DT_ERR_ARGUMENT names the first field that breaks it. dt_platform_set_constant, _add_table and _load apply it. */
 dt_status dt_platform_constant_check(const dt_platform_constant *constant);
 
+/* The most that is read of any text file, JSON of a platform or of a checkpoint: a device has no end. */
+#define DT_TEXT_MAX_BYTES 100000000
+
 /* DT_ERR_IO names the path; DT_ERR_INPUT the field (path of keys in the file), its value and what is allowed. */
 dt_status dt_platform_load(const char *path, dt_platform **platform);
 /* Writes a temporary name beside `path`, then renames: the file is whole or absent. Never NaN or infinity; counts are

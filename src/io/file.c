@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <draintile/platform.h>
+
 #include "core/error.h"
 
 /* A pipe or a device (/dev/null) is written as it is: renaming would replace it by a file. */
@@ -120,7 +122,7 @@ static dt_status read_all(const char *path, FILE *stream, char **text, size_t *b
   if (ferror(stream))
     status = dt_fail(DT_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
   else if (used > DT_TEXT_MAX_BYTES)
-    status = dt_fail(DT_ERR_INPUT, "%s: more than %u bytes; allowed: a text file", path, DT_TEXT_MAX_BYTES);
+    status = dt_fail(DT_ERR_INPUT, "%s: more than %d bytes; allowed: a text file", path, DT_TEXT_MAX_BYTES);
   if (status) {
     free(buffer);
     return status;
@@ -137,7 +139,7 @@ dt_status dt_read_text(const char *path, bool regular, char **text, size_t *byte
   dt_status status = DT_OK;
   FILE *stream = NULL;
   if (regular && (fstat(descriptor, &about) || !S_ISREG(about.st_mode)))
-    status = dt_fail(DT_ERR_INPUT, "%s: must be a regular file of at most %u bytes", path, DT_TEXT_MAX_BYTES);
+    status = dt_fail(DT_ERR_INPUT, "%s: must be a regular file of at most %d bytes", path, DT_TEXT_MAX_BYTES);
   else if (!(stream = fdopen(descriptor, "r")))
     status = dt_fail(DT_ERR_MEMORY, "%s: no memory to read it", path);
   if (status == DT_OK) status = read_all(path, stream, text, bytes);

@@ -8,8 +8,6 @@
 
 #include <draintile/status.h>
 
-#define DT_TEXT_MAX_BYTES 100000000u
-
 typedef struct dt_output_file {
   FILE *stream;
   char *path, *temporary; /* temporary NULL: the target is written as it is */
@@ -22,7 +20,7 @@ dt_status dt_output_open(const char *path, dt_output_file *file);
 dt_status dt_output_commit(dt_output_file *file);
 void dt_output_discard(dt_output_file *file);
 
-/* Text of a file, at most DT_TEXT_MAX_BYTES: a device has no end. With `regular` nothing else than a regular file is
+/* Text of a file, at most DT_TEXT_MAX_BYTES (draintile/platform.h). With `regular` nothing else than a regular file is
  * read, and a pipe is refused without waiting for its writer. DT_ERR_IO or DT_ERR_INPUT names the path. Released by
  * free. */
 dt_status dt_read_text(const char *path, bool regular, char **text, size_t *bytes);

@@ -5,7 +5,7 @@
 
 #include <draintile/checkpoint.h>
 
-/* The format's own limit. */
+/* The format's own limit, whatever other texts may hold. */
 #define DT_SAFETENSORS_MAX_HEADER 100000000u
 
 /* Checks a whole file in memory. `bytes` must outlive the result and is not released with it. `path` is for messages.

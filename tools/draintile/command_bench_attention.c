@@ -10,6 +10,7 @@
 #include "figures.h"
 #include "json.h"
 #include "log.h"
+#include "proc.h"
 #include "table.h"
 
 /* From here on the summary has ratios to the kernel, below differences. */
@@ -153,7 +154,7 @@ static int run_shapes(const tool_args *args, attention_bench *all) {
 }
 
 static int run(const tool_args *args) {
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* ranks may share a GPU: none's stream behind another's */
+  proc_gpu_queues();
   attention_bench all = {.rows = json_array(),
                          .code = TOOL_OK,
                          .fused_over_kernel = NAN,

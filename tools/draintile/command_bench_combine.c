@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "figures.h"
 #include "log.h"
+#include "proc.h"
 
 /* What a run is about, and what has come of it. */
 typedef struct combine_run {
@@ -153,7 +154,7 @@ static int measure(combine_run *run, const tool_args *args) {
   run->quiet = json_is_stdout(json);
   run->json = json;
   run->written = time(NULL);
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* ranks that share a GPU: a hardware queue for each stream */
+  proc_gpu_queues();
   dt_status status = dt_combine_bench_run(&run->config);
   if (status) run->code = log_status(status, NULL);
   if (status && json_array_size(run->rows) == 0) return run->code;

@@ -12,6 +12,7 @@
 #include "figures.h"
 #include "json.h"
 #include "log.h"
+#include "proc.h"
 #include "table.h"
 
 static const int32_t lengths[] = {256,  384,  512,  640,   768,   1024,  1280,  1536,  2048, 3072,
@@ -223,7 +224,7 @@ static int run_job(residual_job *job) {
 }
 
 static int run(const tool_args *args) {
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* ranks may share a GPU: none's stream behind another's */
+  proc_gpu_queues();
   residual_job job = {.args = args,
                       .ranks = (int)args_int(args, "ranks"),
                       .heads = (int)args_int(args, "heads"),

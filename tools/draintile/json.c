@@ -10,11 +10,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <draintile/platform.h>
+
 #include "args.h"
 #include "log.h"
 
 #define EXACT_IN_DOUBLE ((int64_t)1 << 53)
-enum { READ_MAX_BYTES = 100000000 };
 
 json_t *json_results(const char *schema) {
   return json_pack("{s:s, s:i}", "schema", schema, "version", 1);
@@ -93,7 +94,7 @@ static size_t read_some(void *buffer, size_t size, void *opaque) {
 }
 
 json_t *json_read(const char *path) {
-  bounded_file file = {.stream = fopen(path, "re"), .left = READ_MAX_BYTES};
+  bounded_file file = {.stream = fopen(path, "re"), .left = DT_TEXT_MAX_BYTES};
   if (!file.stream) {
     log_fail(TOOL_USAGE, "%s: cannot be opened: %s", path, strerror(errno));
     return NULL;
@@ -101,7 +102,7 @@ json_t *json_read(const char *path) {
   json_error_t error;
   json_t *root = json_load_callback(read_some, &file, JSON_REJECT_DUPLICATES, &error);
   if (!root && file.too_long)
-    log_fail(TOOL_USAGE, "%s: more than %d bytes; allowed: a text file", path, READ_MAX_BYTES);
+    log_fail(TOOL_USAGE, "%s: more than %d bytes; allowed: a text file", path, DT_TEXT_MAX_BYTES);
   else if (!root && ferror(file.stream))
     log_fail(TOOL_USAGE, "%s: cannot be read: %s", path, strerror(errno));
   else if (!root)

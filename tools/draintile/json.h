@@ -24,8 +24,8 @@ json_t *json_named_figures(const char *const *names, const double *values, size_
 json_t *json_wholes(const int64_t *values, size_t count);
 json_t *json_wholes32(const int32_t *values, size_t count);
 
-/* A JSON file without duplicate keys, of bounded size: a device has no end. NULL after one line saying what is wrong.
- * Released by json_decref. */
+/* A JSON file without duplicate keys, at most DT_TEXT_MAX_BYTES (draintile/platform.h). NULL after one line saying what
+ * is wrong. Released by json_decref. */
 json_t *json_read(const char *path);
 
 /* Of --json, NULL where not given: what would be printed there is left out, or goes to standard error. */

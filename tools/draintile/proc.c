@@ -28,6 +28,10 @@ bool proc_line(const char *path, const char *key, char *out, size_t size) {
   return found;
 }
 
+void proc_gpu_queues(void) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 double proc_memory_bytes(const char *key) {
   char text[64];
   return proc_line("/proc/meminfo", key, text, sizeof(text)) ? strtod(text, NULL) * 1024 : 0;

@@ -1,4 +1,4 @@
-/* What /proc says about this machine. */
+/* This machine: what /proc says of it, what the driver of its GPUs is told. */
 #ifndef DRAINTILE_TOOL_PROC_H
 #define DRAINTILE_TOOL_PROC_H
 
@@ -11,5 +11,9 @@ bool proc_line(const char *path, const char *key, char *out, size_t size);
 double proc_memory_bytes(const char *key);
 /* Can `bytes` be filled for `subject`? Memory is promised freely and taken back by killing, so ask first. Exit code. */
 int proc_memory_check(const char *subject, double bytes);
+
+/* Ranks that are threads may share a GPU: each of their streams gets a hardware queue, so that none waits behind
+ * another's. Before the driver is spoken to. */
+void proc_gpu_queues(void);
 
 #endif
