@@ -16,16 +16,12 @@ trap 'rm -f "$work"' EXIT
     "\(.device), driver \(.driver), torch \(.torch), commit \(.commit); medians of \(.repeats) launches, all " +
       "candidates in turn in one job, the cache cold. us, and TFLOP/s in brackets (causal: of half of the scores). " +
       "Errors are relative to float64.\n\n    \(.command)\n"' "$input"
-  jq -r '
-    def us: . * 1e7 | round / 10;
-    def three: . * 1000 | round / 1000;
-    def of($name): .candidates[] | select(.name == $name);
-    def both($name): of($name) | "\(.median_s | us) (\(.flop_per_s / 1e12 | round))";
+  jq -L "$root/scripts" -r 'include "tables";
+    def both($name): candidate($name) | "\(.median_s | us) (\(.flop_per_s / 1e12 | round))";
     "| shape | heads | D | tokens | dtype | ours | cuDNN | over cuDNN | error over cuDNN'"'"'s |",
     "|---|---|---|---|---|---|---|---|---|",
     (.shapes[] | "| \(.name) | \(.heads) | \(.head_dim)\(if .causal == 1 then " causal" else "" end) | \(.tokens) | " +
       "\(.dtype) | \(both("draintile")) | \(both("cudnn")) | \(.over_cudnn | three) | \(.error_over_torch | three) |")
   ' "$input"
 } >"$work"
-cp "$work" "$out"
-chmod 644 "$out"
+awk -f "$root/scripts/wrap.awk" "$work" >"$out"

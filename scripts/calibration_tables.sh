@@ -15,7 +15,6 @@ points() {
     | select(.name == $name and (.pattern // "") == $pattern and (.operation // "") == $operation
              and (.alignment // "") == $alignment) | .points[]' "$platform"
 }
-figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow(10; $digits);'
 
 {
   echo "# Calibration of 2 x H200"
@@ -33,11 +32,11 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo
   echo "| pattern | operation | alignment | settings | median error | 90th percentile | within 5 % / 15 % |"
   echo "|---|---|---|---|---|---|---|"
-  jq -r "$figure"'
+  jq -L "$root/scripts" -r 'include "tables";
     .groups[] | "| \(.pattern) | \(.operation) | \(.alignment) | \(.n) | \(.issue_error_median | figure(100; 2)) % " +
       "| \(.issue_error_p90 | figure(100; 2)) % | \(if .pass then "yes" else "NO" end) |"' "$verify"
   echo
-  jq -r "$figure"'
+  jq -L "$root/scripts" -r 'include "tables";
     .summary | "All: median \(.issue_error_median | figure(100; 2)) %, 90th percentile " +
       "\(.issue_error_p90 | figure(100; 2)) %. Half-width of R \(.rate_half_width | figure(100; 2)) %, of Q " +
       "(widest) \(.capacity_half_width | figure(100; 2)) %. R both ways over one way " +
@@ -52,7 +51,7 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo
   echo "| pattern | operation | settings | median error | largest error |"
   echo "|---|---|---|---|---|"
-  jq -r --slurpfile platform "$platform" "$figure"'
+  jq -L "$root/scripts" -r --slurpfile platform "$platform" 'include "tables";
     [.rows[] | select(.alignment == "aligned") | . as $row
       | ([$platform[0].tables[] | select(.name == "capacity_bytes" and .pattern == $row.pattern and .operation ==
         $row.operation) | .points[]]
@@ -69,7 +68,7 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo
   echo "| K | B, KiB | G, us | T measured, us | T with finite Q, us | T by the max law, us | G below Q/R |"
   echo "|---|---|---|---|---|---|---|"
-  jq -r --slurpfile platform "$platform" "$figure"'
+  jq -L "$root/scripts" -r --slurpfile platform "$platform" 'include "tables";
     def near($name; $k; $b): [$platform[0].tables[] | select(.name == $name and .pattern == "one-way"
       and .operation == "st.v4") | .points[]]
       | min_by(((.at.producers - $k) | fabs) * 1e9 + ((.at.producer_bytes - $b) | fabs)) | .value;
@@ -87,7 +86,8 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo
   echo "| pattern | operation | K | B, KiB | Q | low | high | Q in the other state | low | high |"
   echo "|---|---|---|---|---|---|---|---|---|---|"
-  jq -r "$figure"' .tables as $tables | .tables[] | select(.name == "capacity_bytes") | . as $t | .points[]
+  jq -L "$root/scripts" -r 'include "tables";
+    .tables as $tables | .tables[] | select(.name == "capacity_bytes") | . as $t | .points[]
     | .at as $at | ([$tables[] | select(.name == "other_capacity_bytes" and .pattern == $t.pattern and .operation ==
       $t.operation) | .points[] | select(.at == $at)] | first) as $other
     | "| \($t.pattern) | \($t.operation) | \(.at.producers) | \(.at.producer_bytes / 1024) | " +
@@ -97,7 +97,7 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo
   echo "| pattern | operation | rounds in the other state, % | low | high | rounds |"
   echo "|---|---|---|---|---|---|"
-  jq -r "$figure"' .tables[] | select(.name == "other_state_share_ratio")
+  jq -L "$root/scripts" -r 'include "tables"; .tables[] | select(.name == "other_state_share_ratio")
     | "| \(.pattern) | \(.operation) | \(.points[0] | .value | figure(100; 0)) | " +
       "\(.points[0] | .low | figure(100; 0)) | \(.points[0] | .high | figure(100; 0)) | \(.points[0].n) |"' "$platform"
   echo
@@ -106,15 +106,15 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo "| K | B, KiB | burst to the peer | burst to local memory |"
   echo "|---|---|---|---|"
   points load_after_burst_s one-way st.v4 drained > "$work"
-  points load_after_burst_s local st.v4 drained | jq -r --slurpfile remote "$work" "$figure"' . as $p
-    | "| \(.at.producers) | \(.at.producer_bytes / 1024) | \($remote[] | select(.at == $p.at) | .value |
+  points load_after_burst_s local st.v4 drained | jq -L "$root/scripts" -r --slurpfile remote "$work" 'include "tables";
+    . as $p | "| \(.at.producers) | \(.at.producer_bytes / 1024) | \($remote[] | select(.at == $p.at) | .value |
       figure(1e6; 2)) | \(.value | figure(1e6; 2)) |"'
   echo
   echo "## Puts, GB/s, by message and number of SMs"
   echo
   echo "| SMs | 64 KiB | 256 KiB | 1 MiB | 4 MiB | 16 MiB |"
   echo "|---|---|---|---|---|---|"
-  points put_bytes_per_s one-way put free | jq -rs "$figure"' group_by(.at.sms_count)[]
+  points put_bytes_per_s one-way put free | jq -L "$root/scripts" -rs 'include "tables"; group_by(.at.sms_count)[]
     | "| \(.[0].at.sms_count) | \(sort_by(.at.message_bytes) | map(.value | figure(1e-9; 1) | tostring) |
       join(" | ")) |"'
   echo
@@ -123,8 +123,8 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   echo "| bytes | NCCL all-to-all, off-rank bytes | peer copy |"
   echo "|---|---|---|"
   points alltoall_bytes_per_s all-to-all nccl "" > "$work"
-  points copy_bytes_per_s one-way copy-engine "" | jq -r --slurpfile nccl "$work" "$figure"' . as $p
-    | "| \(.at.message_bytes / 1048576) MiB | \([$nccl[] | select(.at == $p.at) | .value | figure(1e-9; 1) |
+  points copy_bytes_per_s one-way copy-engine "" | jq -L "$root/scripts" -r --slurpfile nccl "$work" 'include "tables";
+    . as $p | "| \(.at.message_bytes / 1048576) MiB | \([$nccl[] | select(.at == $p.at) | .value | figure(1e-9; 1) |
       tostring] | join("")) | \(.value | figure(1e-9; 1)) |"'
   echo
   echo "## Constants"
@@ -135,6 +135,6 @@ figure='def figure($scale; $digits): . * $scale * pow(10; $digits) | round / pow
   "\(. / pow(10; $e - 3) | round | . / 1000)" + (if $e == 0 then "" else "e\($e)" end) end;
     .constants | to_entries[] | "| \(.key) | \(.value.value | digits) | \(.value.low | digits) | " +
       "\(.value.high | digits) | \(.value.n) | \(.value.method) |"' "$platform"
-} > "$out.tmp"
+} | awk -f "$root/scripts/wrap.awk" > "$out.tmp"
 mv "$out.tmp" "$out"
 echo "$out"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# What the pages and the README point to is there: links and their anchors, files in `code`, options of the command.
+# What the pages and the README point to is there: links and their anchors, files in `code`, options of the command;
+# and what scripts share with the source is the same.
 # usage: check_docs.sh [COMMAND]; with the command, options too. One line each for what is missing; exit 1 then.
 set -u
 cd "$(dirname "$0")/.." || exit 3
@@ -43,6 +44,12 @@ for page in "${pages[@]}"; do
     grep -E '^[a-z0-9_./-]+\.(c|h|cu|cuh|sh|py|bats|bash|md|svg|cmake|txt|pml)$' |
     grep -v '^/' | sed 's#^\./##; s#^\.\./##' | sort -u)
 done
+
+# One number in two languages: by how little `auto` takes prices for the same.
+in_c=$(sed -n 's/^static const double same_price = \(.*\);$/\1/p' src/sim/layer_choose.c)
+in_jq=$(sed -n 's/^def same_price: \(.*\);$/\1/p' scripts/tables.jq)
+[ -n "$in_c" ] && [ "$in_c" = "$in_jq" ] ||
+  missing scripts/tables.jq "same_price: $in_jq; src/sim/layer_choose.c has ${in_c:-none}"
 
 if [ -n "$command" ]; then
   options=$(for name in info model plan moe attention simulate calibrate 'synth checkpoint' 'synth tokens' 'synth qkv' \

@@ -24,13 +24,13 @@ if [ -f "$folder/stress.txt" ]; then
 else
   echo null >"$work/stress.json"
 fi
-jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --slurpfile sweep "$work/sweep.json" \
+jq -L "$(dirname "$0")" -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" \
+  --slurpfile sweep "$work/sweep.json" \
   --slurpfile orders "$work/orders.json" --slurpfile layouts "$work/layouts.json" --slurpfile forms "$work/forms.json" \
   --slurpfile paced "$work/paced.json" --slurpfile kact "$work/kact.json" --slurpfile counts "$work/counts.json" \
   --slurpfile checks "$work/checks.json" \
   --slurpfile torch "$work/torch.json" --slurpfile gemm "$work/gemm.json" --slurpfile stress "$work/stress.json" \
-  --slurpfile job "$work/job.json" --slurpfile platform "$platform" '
-  def short: if type == "number" then . * 1e10 | round / 1e10 else . end;
+  --slurpfile job "$work/job.json" --slurpfile platform "$platform" 'include "tables";
   def timing: .median_s |= short | .samples_s |= map(short) | if .over_limit? then .over_limit |= (. * 1e4 |
     round / 1e4) else . end;
   def settings: [.rows, .n, .k, .experts, .router, .consumers, .segment_bands, .raster_bands, .layout, .order];
@@ -48,12 +48,7 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
   def prepared(key): if . == null or .runs == null then . else .runs |= (latest(key) | map(limited)) end;
   def prepared: prepared(settings);
   def rows: (.runs // []) | map(.timings |= map(timing));
-  def of($name): ([.timings[] | select(.method == $name)][0] // {median_s: null});
-  def over($b): if . == null or $b == null then null else . / $b end;
-  def least: map(select(. != null)) | min;
-  def most: map(select(. != null)) | max;
-  def best: [of("signal").median_s, of("direct").median_s] | least;
-  def setting: [.rows, .n, .k, .experts, .router];
+  def best: [timed("signal").median_s, timed("direct").median_s] | least;
   def checked: [.timings[] | select(.method == "signal" or .method == "direct")] |
     length > 0 and all(.words_wrong == 0 and .max_relative_error <= 8e-3);
   ($grid[0] | prepared) as $grid | ($small[0] | prepared) as $small | ($torch[0] | prepared) as $torch |
@@ -66,7 +61,7 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
   # Over the smaller of the limits of both runs: a GEMM in that order may be slower than the natural one.
   def over_paced: .limit.limit_s as $l | $paced_of[setting | tostring] |
     if . then .best / ([.limit, $l] | min) else null end;
-  (($torch // {runs: []}) | [.runs[] | {key: (setting | tostring), value: (of("grouped_graph").median_s)}] |
+  (($torch // {runs: []}) | [.runs[] | {key: (setting | tostring), value: (timed("grouped_graph").median_s)}] |
     from_entries) as $torch_graph |
   ($grid.runs + $small.runs) as $measured |
   [$grid.runs[] | select(.n == 8192 and .k == 2048)] as $bar |
@@ -80,10 +75,10 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
      over_limit_max_k_2048: ([$measured[] | select(.k >= 2048) | [best / .limit.limit_s, over_paced] |
        least] | most),
      over_limit_max_k_512: ([$measured[] | select(.k < 2048) | best / .limit.limit_s] | max),
-     loop_live_speedup_min_experts_64: ([$bar_64[] | best as $b | of("loop").median_s | over($b)] | least),
-     loop_graph_speedup_min_experts_64: ([$bar_64[] | best as $b | of("loop-graph").median_s | over($b)] | least),
+     loop_live_speedup_min_experts_64: ([$bar_64[] | best as $b | timed("loop").median_s | over($b)] | least),
+     loop_graph_speedup_min_experts_64: ([$bar_64[] | best as $b | timed("loop-graph").median_s | over($b)] | least),
      grouped_graph_speedup_min_n8192_k2048:
-       ([$bar[] | best as $b | [of("grouped-graph").median_s, $torch_graph[setting | tostring]] | least | over($b)] |
+       ([$bar[] | best as $b | [timed("grouped-graph").median_s, $torch_graph[setting | tostring]] | least | over($b)] |
          least),
      checks_passed_first: ([$checks.runs[]? | select(checked)] | length),
      checks: ([$checks.runs[]?] | length),
@@ -92,9 +87,9 @@ jq -n --slurpfile grid "$work/grid.json" --slurpfile small "$work/small.json" --
      over_limit_max_k_2048_paper_routers: ([$measured[] | select(.k >= 2048 and .router != "crossed") |
        best / .limit.limit_s] | max),
      loop_live_speedup_balanced_experts_64: ([$bar_64[] | select(.router == "balanced") | best as $b |
-       of("loop").median_s | over($b)] | least),
+       timed("loop").median_s | over($b)] | least),
      loop_graph_speedup_balanced_experts_64: ([$bar_64[] | select(.router == "balanced") | best as $b |
-       of("loop-graph").median_s | over($b)] | least)},
+       timed("loop-graph").median_s | over($b)] | least)},
    rows: ($grid | rows), small: ($small | rows), sweep: (($sweep // {}) | rows),
    orders: (($orders // {}) | rows), layouts: (($layouts // {}) | rows), forms: (($forms // {}) | rows),
      paced: (($paced // {}) | rows),

@@ -8,13 +8,9 @@ direct=$root/bench/results/h200x2/direct.json
 out=$root/docs/results/combine.md
 work=$(mktemp)
 trap 'rm -f "$work"' EXIT
-definitions='
-  def us: if . == null then "-" else . * 1e7 | round / 10 | tostring end;
-  def three: if . == null then "-" else . * 1000 | round / 1000 | tostring end;
-  def of($name): [.timings[] | select(.method == $name)][0].median_s;
-  def best: [of("signal"), of("direct")] | map(select(. != null)) | min;
-  def setting: [.rows, .n, .k, .experts, .router];
-  def over($other): if . == null or $other == null then null else . / $other end;
+definitions='include "tables";
+  def of($name): timed($name).median_s;
+  def best: [of("signal"), of("direct")] | least;
   def routers: ["balanced", "moderate", "stress", "crossed"];
   . as $all |
   ([$all.torch_rows[]? | {key: (setting | tostring), value: .}] | from_entries) as $torch_of |
@@ -26,10 +22,10 @@ definitions='
     (.limit.limit_s as $l | paced as $p | if $p then ([$l, $p.limit.limit_s] | min) as $m |
       [{name: "direct, paced", value: (($p | of("direct")) / $m)},
        {name: "signal, paced", value: (($p | of("signal")) / $m)}] else [] end) | min_by(.value);
-  def grouped: [of("grouped-graph"), (torch // {timings: []} | of("grouped_graph"))] | map(select(. != null)) | min;
+  def grouped: [of("grouped-graph"), (torch // {timings: []} | of("grouped_graph"))] | least;
 '
 table() { # jq program that prints lines
-  jq -r "$definitions $1" "$input"
+  jq -L "$root/scripts" -r "$definitions $1" "$input"
 }
 {
   echo "# The combine operator on two H200"
@@ -183,7 +179,6 @@ table() { # jq program that prints lines
     "takes all multiprocessors."
   echo
   table '
-    def one: . * 10 | round / 10 | tostring;
     "| N | K | router | drain time | bursts | span, median | p95 | storing, mean | most | K_act | model |",
       "|---|---|---|---|---|---|---|---|---|---|---|",
     ([.kact[]? | select(.stores)] | sort_by([.n, .k, (.router as $r | routers | index($r))])[] | (.stores.ranks |
@@ -194,8 +189,7 @@ table() { # jq program that prints lines
   echo
   echo "## Direct stores of the GEMM alone (no entry, no exit)"
   echo
-  jq -r '
-    def us: . * 1e7 | round / 10;
+  jq -L "$root/scripts" -r 'include "tables";
     def of($stores; $remote): .runs[] | select(.stores == $stores and .remote == $remote) | .median_s | us;
     "Half of every expert'"'"'s rows belong to the other GPU; us, medians of \(.repeats).", "",
     "| rows | N | K | experts | rows wrong | row stores: local | half remote | copy engine: local | half remote |",
@@ -205,4 +199,4 @@ table() { # jq program that prints lines
   ' "$direct"
 } >"$work"
 mkdir -p "$(dirname "$out")"
-cp "$work" "$out"
+awk -f "$root/scripts/wrap.awk" "$work" >"$out"

@@ -12,17 +12,14 @@ tables() { # file
     "\(.device | split("\n")[0]), driver \(.driver | split("\n")[0]), torch \(.torch), commit \(.commit); medians " +
       "of \(.repeats) spaced launches, all candidates in turn in one job. us, and TFLOP/s in brackets.\n\n    " +
       "\(.command)\n", (.notes // [] | .[] | "\(.)\n")' "$1"
-  jq -r '
-    def us: . * 1e7 | round / 10;
-    def three: . * 1000 | round / 1000;
-    def of($name): .candidates[] | select(.name == $name);
+  jq -L "$root/scripts" -r 'include "tables";
     "| rows | N | K | experts | sizes | ours | ours, row stores | torch grouped_mm | cuBLAS grouped | cuBLAS dense " +
       "| over best library | over dense |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|",
     (.shapes[] | "| \(.rows) | \(.n) | \(.k) | \(.experts) | \(.sizes) | " +
-      "\(of("draintile_tensor") | "\(.median_s | us) (\(.flop_per_s / 1e12 | round))") | " +
-      "\(of("draintile_rows").median_s | us) | \(of("torch_grouped_mm").median_s | us) | " +
-      "\(of("cublas_grouped").median_s | us) | \(of("cublas_dense").median_s | us) | " +
+      "\(candidate("draintile_tensor") | "\(.median_s | us) (\(.flop_per_s / 1e12 | round))") | " +
+      "\(candidate("draintile_rows").median_s | us) | \(candidate("torch_grouped_mm").median_s | us) | " +
+      "\(candidate("cublas_grouped").median_s | us) | \(candidate("cublas_dense").median_s | us) | " +
       "\(.over_best_library | three) | \(.over_cublas_dense | three) |"),
     "",
     "Over the best library: at least \(.summary.gemm_over_best_library_min | three), geometric mean " +
@@ -42,8 +39,7 @@ tables() { # file
   tables "$results/gemm.json"
 } >"$work"
 mkdir -p "$(dirname "$out")"
-cp "$work" "$out"
-chmod 644 "$out"
+awk -f "$root/scripts/wrap.awk" "$work" >"$out"
 
 # docs/results/layer-alone.md: both GEMMs of a layer in one launch, from bench/results/h200/layer-alone.json.
 alone=$root/bench/results/h200/layer-alone.json
@@ -52,10 +48,8 @@ alone=$root/bench/results/h200/layer-alone.json
   echo "# Both GEMMs of a MoE layer alone, on one H200"
   echo
   echo "Made by \`scripts/gemm_tables.sh\` from \`bench/results/h200/layer-alone.json\`; nothing here is typed."
-  jq -r '
-    def us: . * 1e7 | round / 10;
-    def three: . * 1000 | round / 1000;
-    def of($name): .candidates[] | select(.name == $name) | .median_s;
+  jq -L "$root/scripts" -r 'include "tables";
+    def of($name): candidate($name).median_s;
     "\(.device), commit \(.commit); medians of \(.repeats) spaced launches, all candidates in turn in one job. us. " +
       "cuBLAS dense: as many flops in two GEMMs, every row",
     "by one expert'"'"'s weights. Prototype: another engine on another card, so ratios are what can be compared. L1 " +
@@ -74,5 +68,4 @@ alone=$root/bench/results/h200/layer-alone.json
       "\(.summary.over_prototype_geomean | three)."
   ' "$alone"
 } >"$work"
-cp "$work" "$root/docs/results/layer-alone.md"
-chmod 644 "$root/docs/results/layer-alone.md"
+awk -f "$root/scripts/wrap.awk" "$work" >"$root/docs/results/layer-alone.md"

@@ -18,10 +18,9 @@ scripts/calibration_tables.sh
 scripts/plan_tables.sh
 
 overlap_table() { # file
-  jq -r '
+  jq -L scripts -r 'include "tables";
     def ms: . * 1e5 | round / 100 | tostring + " ms";
-    def two: . * 100 | round / 100 | tostring;
-    def three: . * 1000 | round / 1000 | tostring;
+    def two: . * 100 | round / 100;
     "| schedule | total | predicted | total/limit | speedup over serial | communication hidden | bits |",
     "|---|---|---|---|---|---|---|",
     (.runs[] | "| \(.schedule) | \(.total_s | ms) | \(.predicted_s | ms) | \(.total_s / .limit_s | two) | " +
@@ -112,7 +111,7 @@ gpu_table() {
 fill() { # NAME
   local text
   text=$(mktemp)
-  cat >"$text"
+  awk -f scripts/wrap.awk >"$text"
   awk -v name="$1" -v text="$text" '
     $0 == "<!-- " name ": begin -->" { print; while ((getline line < text) > 0) print line; skip = 1; next }
     $0 == "<!-- " name ": end -->" { skip = 0 }
@@ -148,7 +147,7 @@ fill() { # NAME
     failed_checks "$file"
     summary_table "$file"
   done
-} >docs/results.md.tmp
+} | awk -f scripts/wrap.awk >docs/results.md.tmp
 mv docs/results.md.tmp docs/results.md
 
 if [ -f "$results/cpu/overlap-0.5.json" ]; then

@@ -9,20 +9,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 torch=$1 other=$2 predicted=$3 notes=$4
 shift 4
-jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicted "$predicted" \
+jq -L scripts -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicted "$predicted" \
   --slurpfile notes "$notes" --slurpfile listed bench/peers/moe_layers.json \
-  --slurpfile files <(cat "$@") '
-  def short: if type == "number" then . * 1e10 | round / 1e10 else . end;
-  def least: map(select(. != null)) | min;
-  def most: map(select(. != null)) | max;
+  --slurpfile files <(cat "$@") 'include "tables";
   def geomean: map(select(. != null)) | if length == 0 then null else (map(log) | add / length | exp) end;
-  def at($share): if length == 0 then null else .[([(length * $share | ceil), 1] | max) - 1] end; # of a sorted list
   def p95: at(0.95);
-  def over($b): if . == null or $b == null then null else . / $b end;
   def layers: [.methods[] | select(.graph == true)];
-  def of($name): ([.methods[] | select(.name == $name)][0] // {});
   def best: [layers[].median_s] | min;
-  def key: "\(.model) \(.router) \(.tokens)";
   def named: if .dedup == true and (.name | test("dedup") | not) then .name |= sub("^(?<s>[a-z]+)"; "\(.s) dedup")
     else . end;
   ([$other[] | select(.model) | {key: key, value: .}] + [$torch[] | select(.model) | {key: key,
@@ -38,18 +31,18 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
     else .order += [$k] | .of[$k] = $r end) | .of as $of | [.order[] | $of[.]]) as $joined |
   [$joined[] | (key) as $key | .methods |= map(if .graph then .predicted_s = $prices[$key][.name] else . end) |
    . as $row | best as $best |
-   ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(.predicted_s * (if .schedule == "direct"
-     then 1 else 1.005 end)) else null end) as $auto |
+   ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(weighed(.predicted_s;
+     .schedule == "direct")) else null end) as $auto |
    . + {
      best: ([layers[] | select(.median_s != null)] | min_by(.median_s).name), over_limit: ([layers[].over_limit |
        select(. != null)] | min),
-     interleave_over_wave: (of("wave").median_s | over($row | of("interleave").median_s)),
-     interleave_over_wave_predicted: (of("wave").predicted_s | over($row | of("interleave").predicted_s)),
-     alternate_over_wave: (of("wave").median_s | over($row | of("alternate").median_s)),
-     alternate_over_wave_predicted: (of("wave").predicted_s | over($row | of("alternate").predicted_s)),
+     interleave_over_wave: (method("wave").median_s | over($row | method("interleave").median_s)),
+     interleave_over_wave_predicted: (method("wave").predicted_s | over($row | method("interleave").predicted_s)),
+     alternate_over_wave: (method("wave").median_s | over($row | method("alternate").median_s)),
+     alternate_over_wave_predicted: (method("wave").predicted_s | over($row | method("alternate").predicted_s)),
      auto: $auto.name, auto_regret: ($auto.median_s | over($best) | if . then . - 1 else null end),
-     wave_bound_s: (of("compute alone").median_s as $compute | of("reduce alone").median_s as $reduction |
-       of("wave") as $wave |
+     wave_bound_s: (method("compute alone").median_s as $compute | method("reduce alone").median_s as $reduction |
+       method("wave") as $wave |
        $files[0].constants.rate_bytes_per_s as $rate |
        if $compute and $reduction and $wave.median_s and $rate and $row.limit.constants_s then
          ($wave.combine_bytes / $rate) as $combine |
@@ -63,7 +56,7 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
      deepep_scaled_s: (if $deepep[$key] and $peer[$key]
        then $deepep[$key].layer_s * $peer[$key].compute_s / $deepep[$key].compute_s else null end)} |
    .deepep_speedup = (.deepep_scaled_s | over($best)) |
-   .wave_over_bound = (.wave_bound_s as $bound | of("wave").median_s | over($bound)) |
+   .wave_over_bound = (.wave_bound_s as $bound | method("wave").median_s | over($bound)) |
    .auto_over_torch = (.torch_layer_s as $torch | $auto.median_s | over($torch)) |
    .methods |= map(.median_s |= short | .samples_s |= map(short))] as $rows |
   [$rows[] | select(.router != "crossed")] as $common |
@@ -106,8 +99,8 @@ jq -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfile predicte
      auto_slower_than_torch: ([$common[].auto_over_torch | select(. != null and . > 1)] | length),
      max_relative_error: ([$rows[].methods[] | .max_relative_error] | most),
      bit_equal: ([$rows[].methods[] | select(has("words_wrong")) | .words_wrong == 0] | length > 0 and all),
-     host_issue_s: ([$rows[] | of("direct live").host_issue_s] | most),
-     host_issue_median_s: ([$rows[] | of("direct live").host_issue_s | select(. != null)] | sort |
+     host_issue_s: ([$rows[] | method("direct live").host_issue_s] | most),
+     host_issue_median_s: ([$rows[] | method("direct live").host_issue_s | select(. != null)] | sort |
        .[(length - 1) / 2 | floor]),
      over_limit_geomean: ([$rows[].over_limit] | geomean),
      torch_same_job_rows: ([$common[] | select(.torch_same_job)] | length),

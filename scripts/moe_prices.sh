@@ -26,19 +26,14 @@ fi
 [ -f "$prices" ] || exit 0
 
 # The last grid: moe.json holds the prices made before it, moe-retrospective.json those made afterwards.
-jq -nr --slurpfile measured "$results"/moe.json --slurpfile after "$results"/moe-retrospective.json \
-  --slurpfile older "$measured" '
-  def three: . * 1000 | round / 1000;
-  def percent: . * 1000 | round / 10 + 0;
-  def at($share): sort | .[([(length * $share | ceil), 1] | max) - 1];
-  def figures: map(if . < 0 then -. else . end) | "\(at(0.5) | percent) | \(at(0.95) | percent) | \(at(1) | percent)";
-  def key: "\(.model) \(.router) \(.tokens)";
+jq -L "$root/scripts" -nr --slurpfile measured "$results"/moe.json --slurpfile after "$results"/moe-retrospective.json \
+  --slurpfile older "$measured" 'include "tables";
   ["serial", "direct", "wave", "interleave", "alternate"] as $columns |
   ([$after[0].rows[] | {key: key, value: .predicted_s}] | from_entries) as $later |
   def judged($prices): . as $r |
     ([.methods[] | select(.graph and .median_s != null) | {key: .name, value: .median_s}] | from_entries) as $s |
     ($prices | with_entries(select($s[.key] != null and .value != null))) as $p |
-    ($p | to_entries | min_by(.value * (if .key | startswith("direct") then 1 else 1.005 end)) | .key) as $auto |
+    ($p | to_entries | min_by(weighed(.value; .key | startswith("direct"))) | .key) as $auto |
     {name: "\(.model) | \(.router) | \(.tokens)", fitted: (.model | IN($older[0].fitted[])), tokens,
      ratios: [$columns[] as $c | $p[$c] / $s[$c]], times: [$p | to_entries[] | .value / $s[.key] - 1],
      gains: [("interleave", "alternate") as $c | ($s.wave / $s[$c]) / ($p.wave / $p[$c]) - 1],
@@ -58,7 +53,7 @@ jq -nr --slurpfile measured "$results"/moe.json --slurpfile after "$results"/moe
   "\($after[0].commit), `moe-retrospective.json`: **not a prediction**. Of what was changed in between, the speed of",
   "copies is of the platform file, the plan of `dispatch alone` at 128 tokens of the first four models; no row of a",
   "schedule was fitted. Gains: measured over priced, less one; auto: the form of all measured that is priced least,",
-  "direct unless another promises 0.5 % more.",
+  "direct unless another promises \(same_price * 100) % more.",
   "",
   "| prices | rows | of | median % | 95 % | most | how many |",
   "|---|---|---|---|---|---|---|",
@@ -86,11 +81,7 @@ jq -nr --slurpfile measured "$results"/moe.json --slurpfile after "$results"/moe
       "\($b.auto) | \($b.regret | percent) % |"),
   ""' >"$page"
 
-jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
-  def three: . * 1000 | round / 1000;
-  def percent: . * 1000 | round / 10 + 0;
-  def at($share): sort | .[([(length * $share | ceil), 1] | max) - 1];
-  def figures: map(if . < 0 then -. else . end) | "\(at(0.5) | percent) | \(at(0.95) | percent) | \(at(1) | percent)";
+jq -L "$root/scripts" -nr --slurpfile measured "$measured" --rawfile prices "$prices" 'include "tables";
   $measured[0] as $m |
   ([$prices | split("\n")[] | select(. != "") | split(" ") | {key: (.[0:3] | join(" ")), value: (.[3:9] |
     map(tonumber))}] | from_entries) as $p |
@@ -98,7 +89,7 @@ jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
     name: "\(.model) | \(.router) | \(.tokens)", fitted: (.model | IN($m.fitted[])), us: .us,
     ratios: [range(6) as $i | $q[$i] / $r.us[$i]],
     gains: [(4, 5) as $i | ($q[3] / $q[$i]) / ($r.us[3] / $r.us[$i]) - 1],
-    auto: ([range(1; 6) as $i | [$q[$i] * (if $i == 2 then 1 else 1.005 end), $i]] | min[1]),
+    auto: ([range(1; 6) as $i | [weighed($q[$i]; $i == 2), $i]] | min[1]),
     best: ($r.us[1:] | min)}] | map(. + {regret: (.us[.auto] / .best - 1)}) |
   "## An older grid, of an older engine",
   "",
@@ -121,7 +112,5 @@ jq -nr --slurpfile measured "$measured" --rawfile prices "$prices" '
     "| | times of layers | \([.[].ratios[1:][] - 1] | figures) |",
     "| | L1 and L2 alone | \([.[].ratios[0] - 1] | figures) |",
     "| | auto over the best | \([.[].regret] | figures) |")' >"$work"
-cat "$work" >>"$page"
 mkdir -p "$root"/docs/results
-cp "$page" "$root"/docs/results/moe_prices.md
-chmod 644 "$root"/docs/results/moe_prices.md
+awk -f "$root/scripts/wrap.awk" "$page" "$work" >"$root"/docs/results/moe_prices.md

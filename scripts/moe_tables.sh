@@ -18,11 +18,9 @@ trap 'rm -f "$work"' EXIT
     "\(.device) x \(.ranks), driver \(.driver), commit \(.commit), seed \(.seed); medians of \(.repeat), every " +
       "method in turns, the cache cold, us of the slowest rank:\n\n    \(.command)\n",
     (.notes[] | "- \(.)"), ""' "$input"
-  jq -r '
-    def us: if . == null then "-" else . * 1e7 | round / 10 end;
-    def three: if . == null then "-" else . * 1000 | round / 1000 end;
-    def of($name): ([.methods[] | select(.name == $name)][0] // {}).median_s | us;
-    def priced($name): ([.methods[] | select(.name == $name)][0] // {}).predicted_s | us;
+  jq -L "$root/scripts" -r 'include "tables";
+    def of($name): method($name).median_s | us;
+    def priced($name): method($name).predicted_s | us;
     "Layer and prices are those of that commit, prices made before the run; [moe_prices.md](moe_prices.md) has what " +
       "they are off by, the end of this page host time on one GPU alone.",
     "compute: both GEMMs alone in one launch; limit: the largest of compute, link and weights, and constants. auto: " +
@@ -56,8 +54,7 @@ trap 'rm -f "$work"' EXIT
     (.summary | to_entries[] | "| `\(.key)` | \(.value | if . == null then "not measured" elif type == "number"
       and . >= 1 then . * 1000 | round / 1000 else . end) |")
   ' "$input"
-  [ ! -f "$issue" ] || jq -r '
-    def us: . * 1e7 | round / 10;
+  [ ! -f "$issue" ] || jq -L "$root/scripts" -r 'include "tables";
     "",
     "## Host time to issue a layer",
     "",
@@ -76,5 +73,4 @@ trap 'rm -f "$work"' EXIT
   ' "$issue"
 } >"$work"
 mkdir -p "$(dirname "$out")"
-cp "$work" "$out"
-chmod 644 "$out"
+awk -f "$root/scripts/wrap.awk" "$work" >"$out"

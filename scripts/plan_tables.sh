@@ -40,17 +40,16 @@ trap 'rm -f "$work"' EXIT
   for input in "$root"/bench/results/*/device-plan.json; do
     [ -f "$input" ] || continue
     echo
-    jq -r '
-      def us: if . == null then "-" else . * 1e8 | round / 100 end;
+    jq -L "$root/scripts" -r 'include "tables";
       "## \(.machine.gpu)", "",
       "Commit \(.commit // "-"), driver \(.machine.driver // "-"): \(.ranks) ranks, \(.experts) experts, " +
         "\(.slots) slots a rank;",
       "\(.summary.plans_checked) random plans compared with the host, \(.summary.plans_different) differ.", "",
       "| layout | order | schedule | routing | tasks | replay | counting | in a row | live | limit |",
       "|---|---|---|---|---|---|---|---|---|---|",
-      (.runs[] | "| \(.layout) | \(.order) | \(.schedule) | \(.routing) | \(.tasks) | \(.replay_s | us) | " +
-        "\(.count_replay_s | us) | \(.chain_s | us) | \(.live_s | us) | " +
+      (.runs[] | "| \(.layout) | \(.order) | \(.schedule) | \(.routing) | \(.tasks) | \(.replay_s | us2) | " +
+        "\(.count_replay_s | us2) | \(.chain_s | us2) | \(.live_s | us2) | " +
         "\(.replay_s / .limit_s * 100 | round / 100) |")' "$input"
   done
 } >"$work"
-cat "$work" >"$out"
+awk -f "$root/scripts/wrap.awk" "$work" >"$out"

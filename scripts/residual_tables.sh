@@ -53,8 +53,7 @@ PLOT
     name=$(basename "$file" .json)
     draw "$file" "$name"
     echo
-    jq -r '
-      def us: if . == null then "-" else . * 1e7 | round / 10 end;
+    jq -L "$root/scripts" -r 'include "tables";
       "## \(.heads) heads of \(.head_dim) columns a GPU", "",
       "\(.device) x \(.ranks), \(.repeat) samples a row, us. Floor \(.summary.floor_s | us) (quartiles " +
         "\(.summary.floor_low_s | us) to \(.summary.floor_high_s | us)); M* measured \(.summary.least_tokens), " +
@@ -70,4 +69,4 @@ PLOT
     echo "![residual]($name.png)"
   done
 } >"$work/page"
-cp "$work/page" "$docs/residual.md"
+awk -f "$root/scripts/wrap.awk" "$work/page" >"$docs/residual.md"

@@ -30,9 +30,7 @@ trap 'rm -f "$work"' EXIT
   for input in "$root"/bench/results/*/stores.json; do
     [ -f "$input" ] || continue
     echo
-    jq -r '
-      def two: if . == null then "-" else . * 1e8 | round / 100 end;
-      def one: . * 10 | round / 10;
+    jq -L "$root/scripts" -r 'include "tables";
       def drain: if $root.rate_bytes_per_s > 0 then .ctas * .payload_bytes / $root.rate_bytes_per_s else null end;
       . as $root |
       def control($r): [$root.rows[] | select(.shape == $r.shape and .schedule == $r.schedule
@@ -50,11 +48,11 @@ trap 'rm -f "$work"' EXIT
         "| operands | predicted | measured | storing | most | K_act |",
       "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
       (.rows[] | . as $r | "| \(.shape) | \(.payload_bytes / 1024) KiB " +
-        "| \(.ctas * .payload_bytes / $root.rate_bytes_per_s | two) | \(.schedule) | \(.target) | " +
-        "\(.store_span_s.mean | two) | \(.store_span_s.p95 | two) | \(.store_issue_s.mean | two) | " +
-        "\(.matrix_s | two) | \(.period_s.mean | two) | \(.l1_period_s.mean | two) | \(.stall_s.mean | two) | " +
-        "\(.operand_wait_s.mean | two) | \(predicted | two) | " +
-        "\(if .target == "local" then "-" else .period_s.mean - control($r).period_s.mean | two end) | " +
+        "| \(.ctas * .payload_bytes / $root.rate_bytes_per_s | us2) | \(.schedule) | \(.target) | " +
+        "\(.store_span_s.mean | us2) | \(.store_span_s.p95 | us2) | \(.store_issue_s.mean | us2) | " +
+        "\(.matrix_s | us2) | \(.period_s.mean | us2) | \(.l1_period_s.mean | us2) | \(.stall_s.mean | us2) | " +
+        "\(.operand_wait_s.mean | us2) | \(predicted | us2) | " +
+        "\(if .target == "local" then "-" else .period_s.mean - control($r).period_s.mean | us2 end) | " +
         "\(.active_mean.mean | one) | \(.active_max.mean | one) | \(.k_act.mean | one) |"),
       (if any(.rows[]; .target == "peer") then "",
       "Issue time of a tile by the model: T0 is the control\u0027s, G the measured period less the measured issue; " +
@@ -65,22 +63,21 @@ trap 'rm -f "$work"' EXIT
         (.period_s.mean - .store_issue_s.mean) as $g | ($root.capacity_bytes / $root.rate_bytes_per_s) as $window |
         def law($k; $least): [$t0, $k * $r.payload_bytes / $root.rate_bytes_per_s - $least] | max;
         ([$g, $window] | min) as $recovered |
-        "| \(.shape) | \(.payload_bytes / 1024) KiB | \(.schedule) | \($t0 | two) | \($g | two) | " +
-          "\(law(.ctas; $g) | two) | \(law(.ctas; $recovered) | two) | \(law(.k_act.mean; $recovered) | two) | " +
-          "\(.store_issue_s.mean | two) |")
+        "| \(.shape) | \(.payload_bytes / 1024) KiB | \(.schedule) | \($t0 | us2) | \($g | us2) | " +
+          "\(law(.ctas; $g) | us2) | \(law(.ctas; $recovered) | us2) | \(law(.k_act.mean; $recovered) | us2) | " +
+          "\(.store_issue_s.mean | us2) |")
       else empty end),
       "", "What timestamps cost: the layer, `direct`, without and with them, us.", "",
       "| shape | without | with | ratio |", "|---|---|---|---|",
       ([.rows[] | {shape, layer_s, layer_stamped_s}] | unique_by(.shape)[] |
-        "| \(.shape) | \(.layer_s | two) | \(.layer_stamped_s | two) | " +
+        "| \(.shape) | \(.layer_s | us2) | \(.layer_stamped_s | us2) | " +
         "\(.layer_stamped_s / .layer_s * 1000 | round / 1000) |")
     ' "$input"
   done
   for input in "$root"/bench/results/*/combine-k-act.json; do
     [ -f "$input" ] || continue
     echo
-    jq -r '
-      def one: . * 10 | round / 10;
+    jq -L "$root/scripts" -r 'include "tables";
       "## Combine, direct: \(.device) x \(.gpus), \(.ranks) ranks", "",
       "Rows to other ranks; K: the multiprocessors that the model takes for the producers of a burst. \(.date), " +
         "commit \(.commit // "-").", "",
@@ -96,5 +93,4 @@ trap 'rm -f "$work"' EXIT
   done
 } >"$work"
 mkdir -p "$root"/docs/results
-cp "$work" "$out"
-chmod 644 "$out"
+awk -f "$root/scripts/wrap.awk" "$work" >"$out"

@@ -15,9 +15,9 @@ if [ $# -ge 3 ]; then
   first=$1 torch=$2 commit=$3
   shift 3
   jq -s '.[0] + {rows: [.[].rows[]], summary: {bit_equal: ([.[].summary.bit_equal] | all)}}' "$first" "$@" >"$joined"
-  jq -n --slurpfile ours "$joined" --slurpfile torch "$torch" --arg commit "$commit" \
-    --slurpfile alone "$root/bench/results/h200/attention.json" '
-    def of($row; $name): ($row.methods[] | select(.method == $name)).median_s;
+  jq -L "$root/scripts" -n --slurpfile ours "$joined" --slurpfile torch "$torch" --arg commit "$commit" \
+    --slurpfile alone "$root/bench/results/h200/attention.json" 'include "tables";
+    def of($row; $name): $row | part($name).median_s;
     def best($row; $a; $b): [of($row; $a), of($row; $b)] | min;
     ($ours[0].rows | map(. as $r | ($torch[0].rows[] | select(.shape == $r.shape)) as $t | $r + {
         torch: ($t | {median_s, library_s, repeats, max_relative_error}),
@@ -63,10 +63,8 @@ fi
     "of ours and"
   echo "the libraries' medians; nothing here is typed."
   echo
-  jq -r '
-    def us: if . == null then "-" else . * 1e7 | round / 10 end;
-    def three: if . == null then "-" else . * 1000 | round / 1000 end;
-    def of($row; $name): ($row.methods[] | select(.method == $name)).median_s;
+  jq -L "$root/scripts" -r 'include "tables";
+    def of($row; $name): $row | part($name).median_s;
     "\(.device) x \(.ranks), torch \(.torch.torch), cuDNN \(.torch.cudnn), NCCL \(.torch.nccl), commit \(.commit); " +
       "us, medians of the slower rank.",
     "kernel: the attention of a rank alone; fused: with the way out, to remote completion; in: the way in alone; " +
@@ -88,4 +86,4 @@ fi
       then (. * 1000 | round / 1000) else . end) |")
   ' "$results"
 } >"$work"
-cp "$work" "$out"
+awk -f "$root/scripts/wrap.awk" "$work" >"$out"

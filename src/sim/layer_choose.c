@@ -1,7 +1,8 @@
 /* `auto` on GPUs. */
 #include "layer.h"
 
-/* Prices that differ by less are the same: direct's, which needs no group, is taken. */
+/* Prices that differ by less are the same: direct's, which needs no group, is taken. A round number below what prices
+ * are off by (median 0.7 % of gains, docs/model.md); scripts/tables.jq has it too. */
 static const double same_price = 0.005;
 
 static void add(dt_layer_choice *found, const dt_layer_order *grouping, dt_schedule schedule, int32_t dedup) {
