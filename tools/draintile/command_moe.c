@@ -291,8 +291,10 @@ static const arg_option options[] = {
     OPTIONS_MEASURE,
     OPTIONS_LINK,
     OPT_INT("workers", "N", "1", 1, 1024, "computing threads of a rank"),
-    OPT_INT("consumers", "N", "1", 0, 1024,
-            "threads of a rank that carry dispatch and segments; cuda: multiprocessors that put them"),
+    OPT_INT(
+        "consumers", "N", "1", 0, 1024,
+        "threads of a rank that carry dispatch and segments; cuda, signal: multiprocessors that put them, even, 16 or "
+        "a quarter of fewer where not given"),
     OPT_INT("tile-m", "M", "128", 1, 4096, "rows of a band"),
     OPT_INT("tile-n", "N", "0", 0, 65536, "columns of a tile; 0: by the layer's sizes"),
     OPT_CHOICE("layout", "LAYOUT", "packed", layout_names, "rows in memory"),

@@ -10,7 +10,8 @@
 
 void rank_report_machine(int32_t ranks, int32_t workers, int32_t consumers, const dt_comm_config *comm) {
   char rate[32], capacity[32];
-  printf("%d ranks, %d workers and %d consumers each; ", ranks, workers, consumers);
+  printf("%d rank%s, %d worker%s and %d consumer%s each; ", ranks, ranks == 1 ? "" : "s", workers,
+         workers == 1 ? "" : "s", consumers, consumers == 1 ? "" : "s");
   if (comm->link_bytes_per_s > 0)
     printf("link %s, %s\n", dt_format_bytes_per_s(comm->link_bytes_per_s, rate, sizeof(rate)),
            dt_format_bytes(comm->link_capacity_bytes, capacity, sizeof(capacity)));
