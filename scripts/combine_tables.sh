@@ -143,15 +143,19 @@ table() { # jq program that prints lines
   echo
   echo "## Packed against aligned rows"
   echo
+  echo "Tiles: 128 rows by 256 columns, of the GEMMs of all ranks, short ones included; what aligned has more of is" \
+    "padding's."
+  echo
   table '
-    "| M | N | experts | router | padded rows, all ranks | GEMM: packed | aligned | signal: packed | aligned " +
-      "| direct: packed | aligned | packed gains, direct |",
-    "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    def tiles: if .tiles then .tiles | add else "-" end;
+    "| M | N | experts | router | padded rows, all ranks | tiles, packed | aligned | GEMM: packed | aligned " +
+      "| signal: packed | aligned | direct: packed | aligned | packed gains, direct |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     (.layouts | group_by([.rows, .n, (.router as $r | routers | index($r)), .experts])[] |
      ([.[] | select(.layout == "packed")][0]) as $p | ([.[] | select(.layout == "aligned")][0]) as $a |
        select($p and $a) |
      "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \($a.padded_rows | add) | " +
-       "\($p | of("gemm") | us) | \($a | of("gemm") | us) | \($p | of("signal") | us) | \($a | of("signal") | us) | " +
+       "\($p | tiles) | \($a | tiles) | \($p | of("gemm") | us) | \($a | of("gemm") | us) | \($p | of("signal") | us) | \($a | of("signal") | us) | " +
        "\($p | of("direct") | us) | \($a | of("direct") | us) | " +
         "\(($a | of("direct")) / ($p | of("direct")) | three) |")'
   echo
