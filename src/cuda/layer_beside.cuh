@@ -22,20 +22,33 @@ DT_DEVICE void dt_await_plan(const dt_tile_layer &layer) {
   }
 }
 
-/* What the dispatch kernel has left of the copies, by one warp that has few registers. Waits for tokens of other ranks,
- * which wait for nothing. */
+/* Rows of a piece with dedup: tokens of any rank, when they are here (pairs with dt_send_tokens). */
+typedef struct dt_staged_rows {
+  const dt_tile_layer &layer;
+  DT_DEVICE_MEMBER const uint32_t *word(const dt_layer_piece &piece) const {
+    const int64_t bank = (int64_t)(layer.state->epoch & 1) * layer.bands_max * DT_TILE_M;
+    return layer.sources[layer.rank] + bank + piece.from + threadIdx.x % 32;
+  }
+  DT_DEVICE_MEMBER uint32_t begin(const dt_layer_piece &piece) const {
+    return (int32_t)(threadIdx.x % 32) < piece.rows ? dt_acquire_sys(word(piece)) : 0;
+  }
+  DT_DEVICE_MEMBER const uint8_t *found(uint32_t asked) const {
+    if (asked == 0) return NULL;
+    const uint8_t *row = dt_source_row(layer, asked);
+    dt_expect_row(row, layer.gemm.row_bytes);
+    return row;
+  }
+  DT_DEVICE_MEMBER const uint8_t *await(const dt_layer_piece &piece) const {
+    if ((int32_t)(threadIdx.x % 32) >= piece.rows) return NULL;
+    return dt_await_source(layer, word(piece), piece.band);
+  }
+} dt_staged_rows;
+
+/* What the dispatch kernel has left of the copies. Waits for tokens of other ranks, which wait for nothing. */
 DT_DEVICE void dt_copy_behind(const dt_tile_layer &layer, uint32_t shared) {
   dt_await_plan(layer);
-  for (;;) {
-    uint32_t taken = 0;
-    if (threadIdx.x % 32 == 0) taken = atomicAdd(&layer.state->next_piece, 1u);
-    taken = __shfl_sync(0xffffffffu, taken, 0);
-    if (taken >= layer.state->pieces || dt_layer_failed(layer)) return;
-    const dt_layer_piece *piece = layer.pieces + taken;
-    dt_stamp_piece(shared, taken, piece->band, piece->rows);
-    if (!dt_expand_piece<4>(layer, *piece)) return;
-    dt_stamp_end(shared);
-  }
+  const dt_staged_rows rows = {layer};
+  dt_carry_pieces(layer, shared, rows);
 }
 
 /* Whoever waits for this kernel to end also waits for the one before it. */

@@ -10,6 +10,13 @@ DT_DEVICE void dt_expect_row(const uint8_t *row, int64_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "r"((uint32_t)bytes) : "memory");
 }
 
+/* Where a source says that its row is. */
+DT_DEVICE const uint8_t *dt_source_row(const dt_tile_layer &layer, uint32_t source) {
+  const uint32_t at = source - 1, staged = (uint32_t)layer.staged_rows;
+  const uint8_t *from = at < staged ? layer.staging[layer.rank] : layer.state->input.hidden;
+  return from + (int64_t)(at < staged ? at : at - staged) * layer.gemm.row_bytes;
+}
+
 /* Address of the row whose source is `word`, when it is there (pairs with dt_send_tokens). One lane a row. NULL: gave
  * up. */
 DT_DEVICE const uint8_t *dt_await_source(const dt_tile_layer &layer, const uint32_t *word, int32_t band) {
@@ -23,9 +30,7 @@ DT_DEVICE const uint8_t *dt_await_source(const dt_tile_layer &layer, const uint3
       dt_layer_watch_peers(layer);
     if (dt_layer_failed(layer)) return NULL;
   }
-  const uint32_t at = source - 1, staged = (uint32_t)layer.staged_rows;
-  const uint8_t *from = at < staged ? layer.staging[layer.rank] : layer.state->input.hidden;
-  return from + (int64_t)(at < staged ? at : at - staged) * layer.gemm.row_bytes;
+  return dt_source_row(layer, source);
 }
 
 /* Copies a piece's rows, at most 32, and counts them. Whole warp; Ahead: loads of 512 bytes under way. False: gave up.

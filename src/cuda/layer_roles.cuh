@@ -4,7 +4,7 @@
 #ifndef DT_CUDA_LAYER_ROLES_CUH
 #define DT_CUDA_LAYER_ROLES_CUH
 
-#include "cuda/layer_expand.cuh"
+#include "cuda/layer_carry.cuh"
 #include "cuda/layer_words.cuh"
 #include "cuda/spans.cuh"
 
@@ -46,55 +46,31 @@ DT_DEVICE bool dt_await_operands(const dt_tile_layer &layer, uint32_t shared, ui
   return good;
 }
 
-/* Takes a piece: its number for the whole warp. */
-DT_DEVICE uint32_t dt_take_piece(const dt_tile_layer &layer) {
-  uint32_t taken = 0;
-  if (threadIdx.x % 32 == 0) taken = atomicAdd(&layer.state->next_piece, 1u);
-  return __shfl_sync(0xffffffffu, taken, 0);
-}
+/* Rows of a piece without dedup: tokens of this rank. */
+typedef struct dt_token_rows {
+  const dt_tile_layer &layer;
+  DT_DEVICE_MEMBER uint32_t begin(const dt_layer_piece &piece) const {
+    const int32_t lane = (int32_t)(threadIdx.x % 32);
+    return lane < piece.rows ? (uint32_t)layer.slot_of_row[piece.from + lane] + 1 : 0;
+  }
+  DT_DEVICE_MEMBER const uint8_t *found(uint32_t asked) const {
+    if (asked == 0) return NULL;
+    const uint8_t *row =
+        layer.state->input.hidden + (int64_t)((asked - 1) / (uint32_t)layer.top_k) * layer.gemm.row_bytes;
+    dt_expect_row(row, layer.gemm.row_bytes);
+    return row;
+  }
+  DT_DEVICE_MEMBER const uint8_t *await(const dt_layer_piece &) const {
+    return NULL; /* they are all there */
+  }
+} dt_token_rows;
 
-/* What the dispatch kernel has left of the pieces, by one warp that has few registers. Waits for nothing. A lane finds
- * the token of each row, of at most 32; a piece is told of when the rows of the next are on their way to the cache. */
+/* What the dispatch kernel has left of the pieces. Waits for nothing. */
 DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer, uint32_t shared) {
   dt_grid_wait();
   if (dt_layer_failed(layer)) return;
-  enum { AHEAD = 4 };
-  const uint32_t lane = threadIdx.x % 32, words = (uint32_t)(layer.gemm.row_bytes / 16);
-  const dt_layer_piece *last = NULL;
-  for (;;) {
-    const uint32_t taken = dt_take_piece(layer);
-    const dt_layer_piece *piece = layer.pieces + taken;
-    const uint8_t *mine = layer.state->input.hidden;
-    if (taken < layer.state->pieces && (int32_t)lane < piece->rows) {
-      mine += (int64_t)(layer.slot_of_row[piece->from + (int32_t)lane] / layer.top_k) * layer.gemm.row_bytes;
-      dt_expect_row(mine, layer.gemm.row_bytes);
-    }
-    if (last != NULL) {
-      dt_fence_async_global(); /* the reader loads the rows through the copy engine */
-      __syncwarp();
-      if (lane == 0) dt_dispatch_done(layer, last->peer, last->band, (uint32_t)last->rows);
-      dt_stamp_end(shared);
-    }
-    if (taken >= layer.state->pieces) return;
-    last = piece;
-    dt_stamp_piece(shared, taken, piece->band, piece->rows);
-    uint4 *to = (uint4 *)(layer.rows_of[piece->peer] + (int64_t)piece->to * layer.gemm.row_bytes);
-    const int32_t rows = piece->rows;
-#pragma unroll 1
-    for (int32_t i = 0; i < rows; i++, to += words) {
-      const uint4 *source = (const uint4 *)__shfl_sync(0xffffffffu, (unsigned long long)mine, i);
-#pragma unroll 1
-      for (uint32_t w = lane; w < words; w += 32 * AHEAD) {
-        uint4 v[AHEAD];
-#pragma unroll
-        for (uint32_t j = 0; j < AHEAD; j++)
-          if (w + 32 * j < words) v[j] = dt_load_row(source + w + 32 * j);
-#pragma unroll
-        for (uint32_t j = 0; j < AHEAD; j++)
-          if (w + 32 * j < words) dt_store_global(to + w + 32 * j, v[j]);
-      }
-    }
-  }
+  const dt_token_rows rows = {layer};
+  dt_carry_pieces(layer, shared, rows);
 }
 
 /* A CTA has passed its last tile; `share` of them had rows of owners. The last CTA to do so tells every rank that all

@@ -72,6 +72,7 @@ DT_DEVICE uint32_t dt_send_tokens(const dt_tile_layer &layer, int32_t first, int
     sent += (uint32_t)__popc(ranks);
   }
   if (sent == 0) return 0;
+  dt_fence_async_global(); /* the reader may copy the rows by the bulk copy engine */
   __syncwarp();
   dt_fence_sys();
   for (int32_t i = lane; i < (last - first) * top_k; i += 32) {

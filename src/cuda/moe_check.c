@@ -15,7 +15,8 @@ dt_status dt_cuda_moe_check(dt_cuda_moe *m, void *stream) {
                                      [DT_TILE_ERROR_EMPTY] = "a free stage",
                                      [DT_TILE_ERROR_TICKET] = "a ticket",
                                      [DT_TILE_ERROR_SLOT] = "a free ticket slot",
-                                     [DT_TILE_ERROR_DONE] = "a tile's stores"};
+                                     [DT_TILE_ERROR_DONE] = "a tile's stores",
+                                     [DT_TILE_ERROR_COPY] = "a row to dispatch"};
   dt_layer_state s;
   dt_status status = dt_cuda_moe_read_state(m, stream, &s);
   if (status) return status;
@@ -54,6 +55,7 @@ dt_status dt_cuda_moe_check(dt_cuda_moe *m, void *stream) {
   case DT_LAYER_ERROR_PIPE + DT_TILE_ERROR_TICKET:
   case DT_LAYER_ERROR_PIPE + DT_TILE_ERROR_SLOT:
   case DT_LAYER_ERROR_PIPE + DT_TILE_ERROR_DONE:
+  case DT_LAYER_ERROR_PIPE + DT_TILE_ERROR_COPY:
     return dt_fail(DT_ERR_TIMEOUT, "rank %d, epoch %u, tiles: a wait for %s expired (%u of %u tasks drawn)", rank,
                    s.epoch, pipe[s.error - DT_LAYER_ERROR_PIPE], s.next_task, s.tasks);
   default:

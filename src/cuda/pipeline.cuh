@@ -17,19 +17,22 @@ enum {
   DT_SLOTS = 2, /* tickets drawn ahead of the tile in work */
   DT_DONES = 4, /* tiles whose stores may be under way: more than any warp can be ahead of another */
   DT_CONSUMER_WARPS = 8,
-  DT_DRAIN_US = 400, /* from giving up to running on: see dt_wait */
+  DT_CARRY_PARTS = 4, /* rows' parts on their way through a layer's shared memory */
+  DT_DRAIN_US = 400,  /* from giving up to running on: see dt_wait */
   DT_STAGE_A_BYTES = DT_TILE_M * DT_TILE_K * 2,
   DT_STAGE_B_BYTES = DT_TILE_N * DT_TILE_K * 2,
   DT_STAGE_BYTES = DT_STAGE_A_BYTES + DT_STAGE_B_BYTES,
-  DT_SLAB_BYTES = 16 * 64 * 2, /* 16 rows by 64 columns of output, two a warp */
+  DT_SLAB_BYTES = 16 * 64 * 2, /* 16 rows by 64 columns of output, two a warp, in a layer one */
   DT_SHARED_SLABS = DT_STAGES * DT_STAGE_BYTES,
+  DT_SHARED_CARRY = DT_SHARED_SLABS + DT_CONSUMER_WARPS * DT_SLAB_BYTES, /* of a layer: rows: see layer_carry.cuh */
   DT_SHARED_SLOTS = DT_SHARED_SLABS + 2 * DT_CONSUMER_WARPS * DT_SLAB_BYTES,
   DT_SHARED_BARRIERS = DT_SHARED_SLOTS + DT_SLOTS * (int)sizeof(dt_tile_task),
   DT_SHARED_DEAD = DT_SHARED_BARRIERS + 8 * (2 * DT_STAGES + 2 * DT_SLOTS + DT_DONES), /* a word: see dt_give_up */
-  DT_SHARED_GATE_OPEN = DT_SHARED_DEAD + 4, /* a word: see combine_gate.cuh */
-  DT_SHARED_GATE = DT_SHARED_DEAD + 8,      /* a barrier: likewise */
+  DT_SHARED_GATE_OPEN = DT_SHARED_DEAD + 4,               /* a word: see combine_gate.cuh */
+  DT_SHARED_GATE = DT_SHARED_DEAD + 8,                    /* a barrier: likewise */
   DT_SHARED_STAMPS = (DT_SHARED_GATE + 8 + 15) / 16 * 16, /* spans.cuh */
-  DT_SHARED_BYTES = DT_STAMP_BYTES > 0 ? DT_SHARED_STAMPS + DT_STAMP_BYTES : DT_SHARED_GATE + 8,
+  DT_SHARED_PLACES = DT_SHARED_STAMPS + DT_STAMP_BYTES,   /* of a layer: what the rows' room holds, and its barriers */
+  DT_SHARED_BYTES = DT_SHARED_PLACES + DT_CARRY_PARTS * (16 + 8),
   DT_SHARED_ALLOCATION = DT_SHARED_BYTES + 1024 /* stages are aligned by hand */
 };
 

@@ -27,8 +27,9 @@ enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_RELEASE = 9, DT_WARP_TICKET =
  * Row stores need the registers that turned tiles do. */
 enum { DT_STORES_ANY, DT_STORES_COPIED, DT_STORES_TURNED };
 
-/* Steps of a finished tile's stores: of a plain one, and of L1. Then it is done, then also told to the release warp. */
-enum { DT_STORE_STEPS = 5, DT_STORE_STEPS_L1 = 9, DT_STORE_TOLD = 10 };
+/* Steps of a finished tile's stores: of the GEMM, and of a layer's L2 and L1. Then it is done, then also told to the
+ * release warp. */
+enum { DT_STORE_STEPS = 5, DT_STORE_STEPS_L2 = 8, DT_STORE_STEPS_L1 = 10, DT_STORE_TOLD = 11 };
 template <bool Layer> constexpr uint32_t dt_store_done = Layer ? DT_STORE_STEPS_L1 : DT_STORE_STEPS;
 
 /* A finished tile on its way out. */
@@ -73,10 +74,10 @@ DT_DEVICE uint64_t dt_slab_target(const dt_tile_gemm &gemm, uint32_t phase, uint
          2 * (uint64_t)column;
 }
 
-/* 64 columns of registers into a slab, two 8x8 matrices across and down at a time. */
-template <int Chunk> DT_DEVICE void dt_fill_slab(const uint32_t (&packed)[64], uint32_t slabs) {
+/* 64 columns of registers into one of a warp's slabs, two 8x8 matrices across and down at a time. */
+template <int Chunk, int Slabs> DT_DEVICE void dt_fill_slab(const uint32_t (&packed)[64], uint32_t slabs) {
   const uint32_t lane = threadIdx.x % 32, row = lane % 16;
-  const uint32_t to = slabs + Chunk % 2 * DT_SLAB_BYTES + row * 128 + (lane / 16 ^ (row & 7)) * 16;
+  const uint32_t to = slabs + Chunk % Slabs * DT_SLAB_BYTES + row * 128 + (lane / 16 ^ (row & 7)) * 16;
 #pragma unroll
   for (uint32_t j = 0; j < 4; j++) {
     const uint32_t *p = packed + 16 * Chunk + 4 * j;
@@ -100,6 +101,14 @@ DT_DEVICE void dt_send_turned(const dt_tile_gemm &gemm, const dt_pending &pendin
   dt_tensor_store_3d(&gemm.owners[DT_TURNED_OUT], pending.column, skip,
                      (int32_t)pending.to + 64 * (int32_t)chunk + 64 - skip, slab);
 }
+/* Sends a slab out through `map`, to the owner that dt_slab_target found. One thread. */
+DT_DEVICE uint32_t dt_slab_owner(const dt_pending &pending) {
+  return (uint32_t)(pending.to >> 32) >> 8 & (DT_TILE_OWNERS - 1);
+}
+DT_DEVICE void dt_send_slab(const CUtensorMap *map, const dt_pending &pending, uint32_t chunk, uint32_t slab) {
+  dt_tensor_store_3d(map, (pending.column & ~1) + 64 * (int32_t)chunk, (int32_t)((uint32_t)(pending.to >> 32) & 255),
+                     (int32_t)pending.to, slab);
+}
 DT_DEVICE bool dt_is_turned(const dt_pending &pending) {
   return pending.to >> 62 == 3;
 }
@@ -114,11 +123,11 @@ DT_DEVICE uint32_t dt_activate_pair(const dt_tile_layer &layer, uint32_t gate, u
   const float low = dt_activate(layer, dt_low(gate), dt_low(up));
   return dt_pack_bf16(low, dt_activate(layer, dt_high(gate), dt_high(up)));
 }
-/* 16 columns of act into a quarter of a slab. */
+/* 16 columns of act into a quarter of the slab. */
 template <int Quarter>
-DT_DEVICE void dt_fill_act(const dt_tile_layer &layer, const dt_pending &pending, uint32_t slabs) {
+DT_DEVICE void dt_fill_act(const dt_tile_layer &layer, const dt_pending &pending, uint32_t slab) {
   const uint32_t lane = threadIdx.x % 32, row = lane % 16;
-  const uint32_t to = slabs + Quarter / 4 * DT_SLAB_BYTES + row * 128 + (lane / 16 ^ (row & 7)) * 16;
+  const uint32_t to = slab + row * 128 + (lane / 16 ^ (row & 7)) * 16;
   const uint32_t *g = pending.packed + 4 * Quarter, *u = g + 32;
   uint32_t act[4];
 #pragma unroll
@@ -140,32 +149,22 @@ DT_DEVICE void dt_store_rows(const dt_tile_gemm &gemm, const dt_pending &pending
 }
 
 /* A tile's stores in five steps: each sends out the slab that the step before filled, then fills the other one, so that
- * none waits for its own writes to shared memory. L1 has two slabs' columns and fills a quarter of one a step, since
- * the activation takes time, in which this warp feeds no tensor core: its steps 4 and 8 send. Every warp has two slabs
- * of its own; warps never meet here. */
-template <bool Layer, int Stores>
+ * none waits for its own writes to shared memory. Every warp has two slabs of its own; warps never meet here. */
+template <int Stores>
 DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t shared, uint32_t slabs) {
   const uint32_t lane = threadIdx.x % 32, step = pending.step;
-  const bool act = Layer && (pending.column & 1);
-  const bool sends = act ? step == 4 || step == 8 : step > 0;
   const bool turned = Stores == DT_STORES_TURNED && dt_is_turned(pending);
-  dt_stamp_send(shared, step == (act ? 4u : 1u));
-  if (sends) {
-    const uint32_t chunk = act ? step / 4 - 1 : step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
+  dt_stamp_send(shared, step == 1u);
+  if (step > 0) {
+    const uint32_t chunk = step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
     if (Stores != DT_STORES_ANY || (int64_t)pending.to < 0) {
       dt_fence_async_shared();
       __syncwarp();
       if (lane == 0) {
-        if (turned) {
+        if (turned)
           dt_send_turned(gemm, pending, chunk, slab);
-        } else {
-          const uint32_t where = (uint32_t)(pending.to >> 32);
-          const CUtensorMap *map = &gemm.owners[where >> 8 & (DT_TILE_OWNERS - 1)];
-          if constexpr (Layer)
-            if (act) map = &dt_layer_of(gemm).act;
-          dt_tensor_store_3d(map, (pending.column & ~1) + 64 * (int32_t)chunk, (int32_t)(where & 255),
-                             (int32_t)pending.to, slab);
-        }
+        else
+          dt_send_slab(&gemm.owners[dt_slab_owner(pending)], pending, chunk, slab);
         dt_bulk_commit();
         dt_bulk_wait_read<1>(); /* the other slab has been read */
       }
@@ -176,34 +175,7 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
     }
     __syncwarp();
   }
-  if (act) {
-    switch (step) {
-    case 0:
-      dt_fill_act<0>(dt_layer_of(gemm), pending, slabs);
-      break;
-    case 1:
-      dt_fill_act<1>(dt_layer_of(gemm), pending, slabs);
-      break;
-    case 2:
-      dt_fill_act<2>(dt_layer_of(gemm), pending, slabs);
-      break;
-    case 3:
-      dt_fill_act<3>(dt_layer_of(gemm), pending, slabs);
-      break;
-    case 4:
-      dt_fill_act<4>(dt_layer_of(gemm), pending, slabs);
-      break;
-    case 5:
-      dt_fill_act<5>(dt_layer_of(gemm), pending, slabs);
-      break;
-    case 6:
-      dt_fill_act<6>(dt_layer_of(gemm), pending, slabs);
-      break;
-    case 7:
-      dt_fill_act<7>(dt_layer_of(gemm), pending, slabs);
-      break;
-    }
-  } else if (turned) {
+  if (turned) {
     switch (step) {
     case 0:
       dt_fill_turned<0>(pending.packed, slabs);
@@ -221,28 +193,109 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
   } else {
     switch (step) {
     case 0:
-      dt_fill_slab<0>(pending.packed, slabs);
+      dt_fill_slab<0, 2>(pending.packed, slabs);
       break;
     case 1:
-      dt_fill_slab<1>(pending.packed, slabs);
+      dt_fill_slab<1, 2>(pending.packed, slabs);
       break;
     case 2:
-      dt_fill_slab<2>(pending.packed, slabs);
+      dt_fill_slab<2, 2>(pending.packed, slabs);
       break;
     case 3:
-      dt_fill_slab<3>(pending.packed, slabs);
+      dt_fill_slab<3, 2>(pending.packed, slabs);
       break;
     }
   }
   /* A narrow tile has two slabs' columns, a turned one a slab for 64 rows: what is put into the next slab stays there.
    */
-  if constexpr (Layer)
-    pending.step = !act && step + 1 == DT_STORE_STEPS ? dt_store_done<Layer> : step + 1;
-  else if (turned)
+  if (turned)
     pending.step = 64 * step >= (uint32_t)(pending.to >> 32 & 255) ? DT_STORE_STEPS : step + 1;
   else
     pending.step = step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
-  dt_stamp_sent(shared, pending.step == dt_store_done<Layer>);
+  dt_stamp_sent(shared, pending.step == DT_STORE_STEPS);
+}
+
+/* The same of a layer, whose warps have one slab each, because rows on their way take the rest of the room
+ * (layer_carry.cuh): a step fills it or sends it out. L1 has two slabs' columns and fills a quarter of one a step,
+ * since the activation takes time, in which this warp feeds no tensor core: its steps 4 and 9 send, of L2 every second.
+ */
+DT_DEVICE void dt_store_step_layer(const dt_tile_layer &layer, dt_pending &pending, uint32_t shared, uint32_t slab) {
+  const uint32_t lane = threadIdx.x % 32, step = pending.step;
+  const bool act = pending.column & 1, sends = act ? step % 5 == 4 : step % 2 == 1;
+  dt_stamp_send(shared, step == (act ? 4u : 1u));
+  if (sends) {
+    const uint32_t chunk = act ? step / 5 : step / 2;
+    if ((int64_t)pending.to < 0) {
+      dt_fence_async_shared();
+      __syncwarp();
+      if (lane == 0) {
+        dt_send_slab(act ? &layer.act : &layer.gemm.owners[dt_slab_owner(pending)], pending, chunk, slab);
+        dt_bulk_commit();
+      }
+    } else {
+      __syncwarp();
+      dt_store_rows(layer.gemm, pending, chunk, slab);
+      __syncwarp();
+    }
+  } else {
+    if (act ? step == 5 : step > 0) {
+      if (lane == 0) dt_bulk_wait_read<0>(); /* the slab has been read */
+      __syncwarp();
+    }
+    if (act) {
+      switch (step) {
+      case 0:
+        dt_fill_act<0>(layer, pending, slab);
+        break;
+      case 1:
+        dt_fill_act<1>(layer, pending, slab);
+        break;
+      case 2:
+        dt_fill_act<2>(layer, pending, slab);
+        break;
+      case 3:
+        dt_fill_act<3>(layer, pending, slab);
+        break;
+      case 5:
+        dt_fill_act<4>(layer, pending, slab);
+        break;
+      case 6:
+        dt_fill_act<5>(layer, pending, slab);
+        break;
+      case 7:
+        dt_fill_act<6>(layer, pending, slab);
+        break;
+      case 8:
+        dt_fill_act<7>(layer, pending, slab);
+        break;
+      }
+    } else {
+      switch (step) {
+      case 0:
+        dt_fill_slab<0, 1>(pending.packed, slab);
+        break;
+      case 2:
+        dt_fill_slab<1, 1>(pending.packed, slab);
+        break;
+      case 4:
+        dt_fill_slab<2, 1>(pending.packed, slab);
+        break;
+      case 6:
+        dt_fill_slab<3, 1>(pending.packed, slab);
+        break;
+      }
+    }
+  }
+  pending.step = !act && step + 1 == DT_STORE_STEPS_L2 ? DT_STORE_STEPS_L1 : step + 1;
+  dt_stamp_sent(shared, pending.step == DT_STORE_STEPS_L1);
+}
+
+template <bool Layer, int Stores>
+DT_DEVICE void dt_store_next(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t shared, uint32_t slabs) {
+  if constexpr (Layer)
+    dt_store_step_layer(dt_layer_of(gemm), pending, shared, slabs);
+  else
+    dt_store_step<Stores>(gemm, pending, shared, slabs);
 }
 
 /* The view whose boxes hold half of a turned tile's rows. */
@@ -444,8 +497,8 @@ typedef struct dt_consumer {
   dt_pending pending;
 } dt_consumer;
 
-DT_DEVICE uint32_t dt_slabs(const dt_consumer &c) {
-  return c.shared + DT_SHARED_SLABS + c.warp * 2 * DT_SLAB_BYTES;
+template <bool Layer> DT_DEVICE uint32_t dt_slabs(const dt_consumer &c) {
+  return c.shared + DT_SHARED_SLABS + c.warp * (Layer ? 1 : 2) * DT_SLAB_BYTES;
 }
 
 /* Adds the biases of a tile to its accumulators: L2's 256 columns, or 128 of gate and the same of up. */
@@ -475,7 +528,7 @@ DT_DEVICE bool dt_must_store_first(const dt_consumer &c) {
 
 /* Among how many steps the main loop spreads the pending tile's stores. */
 template <bool Layer> DT_DEVICE uint32_t dt_store_steps(const dt_pending &pending) {
-  return Layer && (pending.column & 1) ? DT_STORE_STEPS_L1 : DT_STORE_STEPS;
+  return !Layer ? DT_STORE_STEPS : pending.column & 1 ? DT_STORE_STEPS_L1 : DT_STORE_STEPS_L2;
 }
 
 /* One tile: its main loop, during which the tile before is stored, then packing it. Columns of the accumulators: 256,
@@ -484,7 +537,7 @@ template <bool Layer> DT_DEVICE uint32_t dt_store_steps(const dt_pending &pendin
 template <bool Layer, int Stores, int Columns>
 DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
   const uint32_t shared = c.shared, group = c.warp / 4, shape = c.tile.shape, phase = dt_tile_phase<Layer>(shape);
-  const uint32_t slabs = dt_slabs(c);
+  const uint32_t slabs = dt_slabs<Layer>(c);
   const uint32_t a0 = dt_mma_start(shared) + group * DT_MMA_ROWS64, b0 = dt_mma_start(shared + DT_STAGE_A_BYTES);
   const uint32_t k_blocks = (uint32_t)(Layer && phase == DT_TASK_L1 ? dt_layer_of(gemm).l1_k_blocks : gemm.k_blocks);
   constexpr bool Narrow = Columns == 128, Turned = Columns != 256 && !Narrow;
@@ -515,7 +568,7 @@ DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
     while (c.pending.step < dt_store_done<Layer> &&
            (Narrow || hold || (2 * c.pending.step + group) * k_blocks <= 2 * dt_store_steps<Layer>(c.pending) * k ||
             k + 1 == k_blocks))
-      dt_store_step<Layer, Stores>(gemm, c.pending, shared, slabs);
+      dt_store_next<Layer, Stores>(gemm, c.pending, shared, slabs);
     if (hold) {
       dt_tile_stored<Layer>(gemm, shared, c.sequence - 2);
       c.pending.step = DT_STORE_TOLD;
@@ -554,7 +607,8 @@ DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
 }
 
 template <bool Layer, int Stores> DT_DEVICE void dt_store_all(const dt_tile_gemm &gemm, dt_consumer &c) {
-  while (c.pending.step < dt_store_done<Layer>) dt_store_step<Layer, Stores>(gemm, c.pending, c.shared, dt_slabs(c));
+  while (c.pending.step < dt_store_done<Layer>)
+    dt_store_next<Layer, Stores>(gemm, c.pending, c.shared, dt_slabs<Layer>(c));
 }
 
 /* A turned tile, by the smallest multiplication that holds its rows. */
@@ -636,7 +690,7 @@ DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const uint8_t *dynamic) {
     if constexpr (Gated)
       if (warp == DT_WARP_ENTRY) dt_gate_keep(gemm, shared);
     if constexpr (Layer)
-      if (warp > DT_WARP_TICKET - rank) dt_copy_behind(dt_layer_of(gemm), shared);
+      if (warp == DT_WARP_ENTRY) dt_copy_behind(dt_layer_of(gemm), shared);
   } else {
     dt_registers_raise<232>();
     if constexpr (Layer) {

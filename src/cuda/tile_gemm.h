@@ -63,7 +63,8 @@ typedef enum dt_tile_error {
   DT_TILE_ERROR_TICKET = 4,   /* a wait for a ticket expired */
   DT_TILE_ERROR_SLOT = 5,     /* the ticket warp's wait for a free slot expired */
   DT_TILE_ERROR_SEQUENCE = 6, /* a ticket did not rise: a slot was overwritten too early */
-  DT_TILE_ERROR_DONE = 7      /* the release warp's wait for a tile's stores expired */
+  DT_TILE_ERROR_DONE = 7,     /* the release warp's wait for a tile's stores expired */
+  DT_TILE_ERROR_COPY = 8      /* of a layer: a row's way into shared memory took too long */
 } dt_tile_error;
 
 /* A ragged view lets a box end anywhere. It has a dimension more than the matrix, of the box's height h, with the same
