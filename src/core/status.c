@@ -35,13 +35,20 @@ const char *dt_error_detail(void) {
   return detail;
 }
 
+/* What a message repeats, a path above all, may be longer than the message: its middle is left out, since the start
+ * names the field and the end what is allowed. */
 void dt_set_detail(const char *format, ...) {
-  char text[sizeof detail]; /* an argument may be the old detail */
+  static const char gap[] = " ... ";
+  char text[8 * sizeof detail]; /* an argument may be the old detail */
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  memcpy(detail, text, sizeof text);
+  const size_t length = strlen(text), half = (sizeof detail - sizeof gap) / 2;
+  if (length < sizeof detail)
+    memcpy(detail, text, length + 1);
+  else
+    snprintf(detail, sizeof detail, "%.*s%s%s", (int)half, text, gap, text + length - half);
 }
 
 const char *dt_version(void) {

@@ -143,7 +143,7 @@ checked() { # options
   run --separate-stderr attention --json "$BATS_TEST_TMPDIR/output.safetensors"
   refused 2 '--json: .*/output.safetensors; allowed: another file than --output'
   run --separate-stderr attention --json "$BATS_TEST_TMPDIR/a" --trace "$BATS_TEST_TMPDIR/a"
-  refused 2 '--trace: .*/a; allowed: another file than --json'
+  refused 2 '--json: .*/a; allowed: another file than --trace'
   [ ! -e "$BATS_TEST_TMPDIR/a" ]
   run --separate-stderr attention --input "$BATS_TEST_TMPDIR/none"
   refused 2 'none'

@@ -171,3 +171,12 @@ verify() {
   run --separate-stderr "$DRAINTILE" calibrate --device cpu --link-rate 0
   refused 2 '--link-rate'
 }
+
+@test "a latency that would make minutes of seconds" {
+  for latency in 10.1ms 1.5 1h; do
+    run --separate-stderr "$DRAINTILE" calibrate --device cpu --quick --link-rate 1GB/s --link-latency $latency \
+      --output "$platform.new"
+    refused 2 "--link-latency: \"$latency\"; allowed: 0 to 10ms"
+    [ ! -e "$platform.new" ]
+  done
+}

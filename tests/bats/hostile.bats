@@ -44,6 +44,35 @@ load common
   run ! env LC_ALL=C grep -q '[[:cntrl:]]' <<<"$stderr"
 }
 
+@test "an endless argument: the line still says what is allowed" {
+  local long
+  long=$(printf 'x%.0s' {1..5000})
+  run --separate-stderr "$DRAINTILE" moe --tile-m "$long"
+  refused 2 '^draintile moe: --tile-m: "x+ \.\.\. x+"; allowed: '
+  run --separate-stderr "$DRAINTILE" plan --experts-per-rank 1 --counts "$long"
+  refused 2 '^draintile plan: x+ \.\.\. x+: cannot be opened: File name too long'
+  run --separate-stderr "$DRAINTILE" model --producers 1 --producer-bytes 1 --platform "$(printf 'x/%.0s' {1..900})x"
+  refused 2 '^draintile model: x/.* \.\.\. .*/x: cannot be opened: No such file'
+}
+
+@test "results over what is read are refused" {
+  cd "$BATS_TEST_TMPDIR"
+  echo '{"counts": [[1, 2], [3, 4]]}' >counts
+  cp "$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json" platform
+  sha256sum counts platform >sums
+  run --separate-stderr "$DRAINTILE" plan --counts counts --experts-per-rank 1 --json ./counts
+  refused 2 '--json: ./counts; allowed: another file than --counts'
+  run --separate-stderr "$DRAINTILE" simulate --counts counts --platform platform --trace platform
+  refused 2 '--trace: platform; allowed: another file than --platform'
+  run --separate-stderr "$DRAINTILE" model --platform platform --producers 1 --producer-bytes 1 --json platform
+  refused 2 '--json: platform; allowed: another file than --platform'
+  run --separate-stderr "$DRAINTILE" calibrate --device cpu --quick --verify platform --output platform
+  refused 2 '--output: platform; allowed: another file than --verify'
+  run --separate-stderr "$DRAINTILE" bench residual --platform platform --json platform
+  refused 2 '--json: platform; allowed: another file than --platform'
+  sha256sum --check --quiet sums
+}
+
 @test "options that would be ignored are refused" {
   for option in '--pattern one-way' '--operation st.v4' --explain; do
     run --separate-stderr "$DRAINTILE" model --t0 1us --rate 1GB/s --capacity 1MiB --burst 1MiB $option
@@ -117,6 +146,12 @@ load common
     refused 2 'allowed: no quotes, backslashes, backticks or bars'
   done
   [ ! -e run ]
+  echo '{"schema": "draintile-plan"}' >plan
+  for file in plan none "$platform"; do # no picture is drawn before all is read
+    run --separate-stderr "$DRAINTILE" calibrate --from "$platform" --plot pictures --residuals $file
+    refused 2 "$file: (schema: another; allowed: draintile-verification|cannot be opened)"
+    [ -z "$(ls pictures)" ]
+  done
   run --separate-stderr env PATH=/nonexistent "$DRAINTILE" calibrate --from "$platform" --plot pictures
   refused 3 'gnuplot: failed, or is not installed'
 }

@@ -111,12 +111,20 @@ teardown() {
   run --separate-stderr moe --trace "$BATS_TEST_TMPDIR/output.safetensors"
   refused 2 '--trace: .*/output.safetensors; allowed: another file than --output'
   run --separate-stderr moe --json "$BATS_TEST_TMPDIR/a" --trace "$BATS_TEST_TMPDIR/a"
-  refused 2 '--trace: .*/a; allowed: another file than --json'
+  refused 2 '--json: .*/a; allowed: another file than --trace'
   ln "$BATS_FILE_TMPDIR/tokens.safetensors" "$BATS_TEST_TMPDIR/b" # the same file by another name
   for option in --output --json --trace; do
     run --separate-stderr moe $option "$BATS_TEST_TMPDIR/b"
     refused 2 "$option: .*/b; allowed: another file than --input"
   done
+  run --separate-stderr moe --json "$BATS_TEST_TMPDIR/c" --trace "$BATS_TEST_TMPDIR/./c" # not there yet
+  refused 2 '--json: .*/c; allowed: another file than --trace'
+  for file in config.json model.safetensors; do
+    run --separate-stderr moe --checkpoint "$dir" --output "$dir/$file"
+    refused 2 "--output: .*/$file; allowed: another file than --checkpoint"
+  done
+  moe --checkpoint "$dir" --output "$dir/output" --repeat 1 >/dev/null # a folder may hold other things
+  [ -f "$dir/output" ]
   echo '{"counts": [[1, 2], [3, 4]]}' >"$BATS_TEST_TMPDIR/counts"
   run --separate-stderr "$DRAINTILE" simulate --counts "$BATS_TEST_TMPDIR/counts" --ranks 4 --gemm-rate 1e9
   refused 2 '--counts: .*/counts; allowed: without --ranks, --experts and --routing'

@@ -239,7 +239,7 @@ static int parse(tool_args *args, int argc, char **argv) {
       int code = args_check_output(&command->options[i], args->values[i].text);
       if (code) return code;
     }
-  return TOOL_OK;
+  return args_check_files(args);
 }
 
 static const tool_command *find_command(const tool_command *const *commands, size_t count, const char *name,

@@ -110,6 +110,9 @@ const arg_value *args_list(const tool_args *args, const char *name);
 
 /* Can the file of an ARG_OUTPUT or ARG_RESULTS be written? A line and an exit code where not. */
 int args_check_output(const arg_option *option, const char *path);
+/* What is written, --output too, must be different files, and none what another option reads: that file, or one of the
+ * model in that folder. */
+int args_check_files(const tool_args *args);
 void args_print_commands(FILE *out, const tool_command *const *commands, size_t count);
 void args_print_help(FILE *out, const char *title, const tool_command *command);
 /* The name nearest to `text`, or NULL when none is near. */

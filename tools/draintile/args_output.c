@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <libgen.h>
+#include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,4 +27,67 @@ int args_check_output(const arg_option *option, const char *path) {
   const int cause = errno;
   free(copy);
   return writable ? TOOL_OK : log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(cause));
+}
+
+static bool is_same(const struct stat *a, const struct stat *b) {
+  return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+static bool is_same_file(const char *one, const char *other) {
+  struct stat a, b;
+  return stat(one, &a) == 0 && stat(other, &b) == 0 && S_ISREG(a.st_mode) && is_same(&a, &b);
+}
+
+static const char *base(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+/* The folder that a file is in or would be in. */
+static bool stat_folder(const char *path, struct stat *folder) {
+  char text[PATH_MAX];
+  const size_t length = (size_t)(base(path) - path);
+  if (length == 0) return stat(".", folder) == 0;
+  return snprintf(text, sizeof(text), "%.*s", (int)length, path) < (int)sizeof(text) && stat(text, folder) == 0;
+}
+
+/* Also of files that are not there yet: one name, written in two ways. Devices and pipes may be written twice. */
+static bool is_same_place(const char *one, const char *other) {
+  struct stat a, b;
+  if (stat(one, &a) == 0 || stat(other, &b) == 0) return is_same_file(one, other);
+  return strcmp(base(one), base(other)) == 0 && stat_folder(one, &a) && stat_folder(other, &b) && is_same(&a, &b);
+}
+
+/* Configuration, index or shard of the model in `folder`; what else lies there is the user's. */
+static bool is_model_file(const char *path, const char *folder) {
+  struct stat a, b;
+  return (strcmp(base(path), "config.json") == 0 || strncmp(base(path), "model", 5) == 0) && stat(folder, &a) == 0 &&
+         S_ISDIR(a.st_mode) && stat_folder(path, &b) && is_same(&a, &b);
+}
+
+static bool is_written(const arg_option *option) {
+  return option->kind >= ARG_OUTPUT || strcmp(option->name, "output") == 0;
+}
+
+static bool is_read(const arg_option *option) {
+  return option->kind == ARG_TEXT && !is_written(option) &&
+         (strcmp(option->value_name, "FILE") == 0 || strcmp(option->value_name, "DIR") == 0);
+}
+
+int args_check_files(const tool_args *args) {
+  const arg_option *options = args->command->options;
+  for (size_t i = 0; i < args->command->option_count; i++) {
+    const char *path = args->values[i].text;
+    if (!args->values[i].set || !is_written(&options[i]) || strcmp(path, "-") == 0) continue;
+    for (size_t j = 0; j < args->command->option_count; j++) {
+      const char *other = args->values[j].text;
+      if (!args->values[j].set || j == i) continue;
+      const bool checkpoint = strcmp(options[j].name, "checkpoint") == 0;
+      if ((is_read(&options[j]) && is_same_file(path, other)) || (checkpoint && is_model_file(path, other)) ||
+          (j < i && is_written(&options[j]) && is_same_place(path, other)))
+        return log_fail(TOOL_USAGE, "--%s: %s; allowed: another file than --%s", options[i].name, path,
+                        options[j].name);
+    }
+  }
+  return TOOL_OK;
 }

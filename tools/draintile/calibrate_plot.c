@@ -178,16 +178,20 @@ static void plot_isolated(const picture *p, const dt_platform *platform, const c
   draw(p, "calibration-isolated", plots);
 }
 
-/* 4: residuals of a verification. */
-static int plot_residuals(const picture *p, const char *path) {
-  json_t *root = json_read(path), *row;
-  if (!root) return TOOL_USAGE;
+/* NULL after one line saying what is wrong. */
+static json_t *read_residuals(const char *path) {
+  json_t *root = json_read(path);
   const char *schema = json_string_value(json_object_get(root, "schema"));
-  if (!schema || strcmp(schema, "draintile-verification") != 0) {
-    json_decref(root);
-    return log_fail(TOOL_USAGE, "--residuals: %s: schema; draintile-verification is allowed", path);
-  }
+  if (!root || (schema && strcmp(schema, "draintile-verification") == 0)) return root;
+  json_decref(root);
+  log_fail(TOOL_USAGE, "--residuals: %s: schema: another; allowed: draintile-verification", path);
+  return NULL;
+}
+
+/* 4: residuals of a verification. */
+static void plot_residuals(const picture *p, const json_t *root) {
   static const char *const alignments[] = {"free", "aligned", "drained"};
+  const json_t *row;
   size_t i;
   for (int a = 0; a < 3; a++) {
     fprintf(p->script, "$res%d << EOD\n0 NaN\n", a);
@@ -200,14 +204,12 @@ static int plot_residuals(const picture *p, const char *path) {
     }
     fprintf(p->script, "EOD\n");
   }
-  json_decref(root);
   header(p, "Held-out settings: predicted over measured issue time", "measured issue time T, us", "error, %");
   fprintf(p->script, "set logscale x\nset yrange [-20:20]\n");
   draw(p, "calibration-residuals",
        "$res0 using 1:2 with points pt 7 title \"free\", $res1 using 1:2 with points pt 5 title \"aligned\", "
        "$res2 using 1:2 with points pt 9 title \"drained\", 5 lc rgb \"#999999\" title \"5 %\", -5 lc rgb \"#999999\" "
        "notitle");
-  return TOOL_OK;
 }
 
 /* 5: how the safety tests move with R, Q and T0, each alone from -40 % to +40 %. */
@@ -264,6 +266,8 @@ static void plot_sensitivity(const picture *p, const dt_platform *platform, cons
 int plot_platform(const dt_platform *platform, const char *verification, const char *folder) {
   if (strpbrk(folder, "\"\\\n`|")) /* which gnuplot would end the name with, or run */
     return log_fail(TOOL_USAGE, "--plot: %s; allowed: no quotes, backslashes, backticks or bars", folder);
+  const char *operation = main_operation(platform);
+  if (!operation) return log_fail(TOOL_USAGE, "--plot: the platform has no issue times one way");
   if (mkdir(folder, 0777) != 0 && errno != EEXIST)
     return log_fail(TOOL_FAILED, "--plot: %s: %s", folder, strerror(errno));
   const int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -273,22 +277,24 @@ int plot_platform(const dt_platform *platform, const char *verification, const c
     return log_fail(TOOL_FAILED, "--plot: %s: %s", folder, strerror(cause));
   }
   close(descriptor);
-  const char *operation = main_operation(platform);
-  int code;
-  if (!operation) return log_fail(TOOL_USAGE, "--plot: the platform has no issue times one way");
+  json_t *residuals = verification ? read_residuals(verification) : NULL;
+  if (verification && !residuals) return TOOL_USAGE;
+  int code = TOOL_OK;
   void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* without gnuplot the script has no reader */
   picture p = {popen("command -v gnuplot >/dev/null && exec gnuplot", "w"), folder};
   if (!p.script) {
     code = log_fail(TOOL_FAILED, "gnuplot: %s", strerror(errno));
     signal(SIGPIPE, before);
+    json_decref(residuals);
     return code;
   }
   plot_rate(&p, platform, operation);
   plot_gap(&p, platform, operation);
   plot_isolated(&p, platform, operation);
   plot_sensitivity(&p, platform, operation);
-  code = verification ? plot_residuals(&p, verification) : TOOL_OK;
-  if (pclose(p.script) != 0 && code == TOOL_OK) code = log_fail(TOOL_FAILED, "gnuplot: failed, or is not installed");
+  if (residuals) plot_residuals(&p, residuals);
+  json_decref(residuals);
+  if (pclose(p.script) != 0) code = log_fail(TOOL_FAILED, "gnuplot: failed, or is not installed");
   signal(SIGPIPE, before);
   if (code == TOOL_OK) log_note("pictures in %s", folder);
   return code;

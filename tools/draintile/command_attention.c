@@ -131,8 +131,8 @@ static int run_job(attention_job *job) {
   const tool_args *args = job->args;
   dt_attention_config_init(&job->config);
   const int cuda = args_choice(args, "device") == 1;
-  int code = rank_options_outputs(args);
-  if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
+  int code = rank_options_link(args, &job->comm);
+  if (code == TOOL_OK) code = rank_options_waits(args, &job->comm);
   if (code == TOOL_OK) code = attention_input_open(args_text(args, "input"), !cuda, &job->input, &job->config);
   if (code == TOOL_OK) code = read_config(job);
   if (code == TOOL_OK && cuda) code = attention_device_check(job);

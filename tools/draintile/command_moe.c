@@ -248,8 +248,8 @@ static int run_job(moe_job *job) {
   job->gpus = (int32_t)args_choice(args, "device"); /* how many there are is asked when all else is right */
   if (!job->gpus && args_choice(args, "dedup") == 1)
     code = log_fail(TOOL_USAGE, "--dedup: \"on\"; allowed: off on the cpu");
-  if (code == TOOL_OK) code = rank_options_outputs(args);
   if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
+  if (code == TOOL_OK) code = rank_options_waits(args, &job->comm);
   if (code == TOOL_OK) code = device_machine_read(args_text(args, "platform"), &job->machine);
   if (code == TOOL_OK) code = open_checkpoint(job);
   if (code == TOOL_OK) code = moe_input_open(args_text(args, "input"), job->info, !job->gpus, &job->input);

@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "args.h"
 
@@ -11,9 +12,19 @@ void log_set_title(const char *title) {
   line_title = title;
 }
 
+enum { LINE_HALF = 1000 };
+
 static void print_line(const char *format, va_list list) {
-  char line[2048];
-  vsnprintf(line, sizeof(line), format, list);
+  char line[2 * LINE_HALF + 8], *whole = NULL;
+  va_list again;
+  va_copy(again, list);
+  const int length = vsnprintf(line, sizeof(line), format, list);
+  if (length >= (int)sizeof(line) && vasprintf(&whole, format, again) >= 0) {
+    /* Of an endless argument the middle is left out: the end says what is allowed. */
+    snprintf(line, sizeof(line), "%.*s ... %s", LINE_HALF, whole, whole + length - LINE_HALF);
+    free(whole);
+  }
+  va_end(again);
   /* What a file or an argument holds must neither break the line nor reach a terminal. */
   for (char *at = line; *at; at++)
     if ((unsigned char)*at < ' ' || *at == 0x7f) *at = ' ';

@@ -39,28 +39,6 @@ int rank_options_device(const tool_args *args, int32_t *gpus) {
   return log_fail(TOOL_SKIPPED, "--device: %s: rank processes of this command run on the CPU", device_names[1]);
 }
 
-static bool is_same_file(const char *one, const char *other) {
-  struct stat a, b;
-  return stat(one, &a) == 0 && stat(other, &b) == 0 && S_ISREG(a.st_mode) && a.st_dev == b.st_dev &&
-         a.st_ino == b.st_ino;
-}
-
-int rank_options_outputs(const tool_args *args) {
-  static const char *const names[] = {"output", "json", "trace"};
-  for (size_t i = 0; i < ARGS_COUNT(names); i++) {
-    const char *output = args_text(args, names[i]);
-    if (output && is_same_file(output, args_text(args, "input")))
-      return log_fail(TOOL_USAGE, "--%s: %s; allowed: another file than --input", names[i], output);
-  }
-  for (size_t i = 0; i < ARGS_COUNT(names); i++)
-    for (size_t j = i + 1; j < ARGS_COUNT(names); j++) {
-      const char *one = args_text(args, names[i]), *other = args_text(args, names[j]);
-      if (one && other && strcmp(one, other) == 0 && strncmp(one, "/dev/", 5) != 0)
-        return log_fail(TOOL_USAGE, "--%s: %s; allowed: another file than --%s", names[j], other, names[i]);
-    }
-  return TOOL_OK;
-}
-
 int rank_options_link(const tool_args *args, dt_comm_config *comm) {
   dt_comm_config_init(comm);
   if (args_set(args, "link-rate")) {
@@ -74,6 +52,10 @@ int rank_options_link(const tool_args *args, dt_comm_config *comm) {
   } else if (args_given(args, "link-capacity") || args_given(args, "link-latency")) {
     return log_fail(TOOL_USAGE, "--link-rate: required with --link-capacity and --link-latency");
   }
+  return TOOL_OK;
+}
+
+int rank_options_waits(const tool_args *args, dt_comm_config *comm) {
   if (args_set(args, "timeout")) {
     comm->timeout_s = args_number(args, "timeout");
     comm->entry_timeout_s = comm->timeout_s;

@@ -31,9 +31,9 @@ extern const char *const switch_names[]; /* off, on */
 /* *gpus: how many there are, 0 for the CPU. gpus NULL: this command's ranks compute on the CPU alone. Asked in a child
  * process: a process that has spoken to the driver cannot fork ranks that use it. */
 int rank_options_device(const tool_args *args, int32_t *gpus);
-/* --output, --json and --trace must be different files. */
-int rank_options_outputs(const tool_args *args);
+/* OPTIONS_LINK, into a configuration that is otherwise the default one; then OPTIONS_WAITS. */
 int rank_options_link(const tool_args *args, dt_comm_config *comm);
+int rank_options_waits(const tool_args *args, dt_comm_config *comm);
 /* --delay and --delay-seed: seed 0 only without a delay. */
 void rank_options_delay(const tool_args *args, int32_t *delay_max_us, uint64_t *delay_seed);
 
