@@ -61,7 +61,8 @@ int32_t dt_comm_ranks(const dt_comm *comm);
 const char *dt_comm_fabric(const dt_comm *comm); /* "local", "shm", "cuda" */
 
 /* Collective, in the same order on every rank; the pieces may differ in size. Zero-filled, at least 64-byte aligned,
- * and only touched pages take memory. */
+ * and only touched pages take memory. The window is the endpoint's: dt_comm_free, or dt_comm_destroy at last, releases
+ * it. DT_ERR_MEMORY, DT_ERR_SYSTEM; of cuda DT_ERR_DEVICE, DT_ERR_UNSUPPORTED; and as dt_comm_barrier. */
 dt_status dt_comm_alloc(dt_comm *comm, size_t bytes, dt_window **window);
 void dt_comm_free(dt_comm *comm, dt_window *window); /* collective */
 void *dt_window_local(dt_window *window);            /* this rank's piece */
@@ -77,7 +78,9 @@ typedef struct dt_counter {
 /* rows x row_bytes into peer's piece of `window`. Row i is read at src + (src_index ? src_index[i] : i)*src_stride and
  * written at offset + i*dst_stride. Blocks while the sender's backlog + bytes exceed the capacity (the Burst-Gap law:
  * T = max(copy, (q + V - Q)/R)); with backlog_limit_bytes > 0 it first waits until the backlog is at most that, so that
- * bulk traffic leaves room for stores that must not stall. *visible_ns receives the stamp (0 on a plain fabric). */
+ * bulk traffic leaves room for stores that must not stall. *visible_ns (may be NULL) receives the stamp (0 on a plain
+ * fabric). DT_ERR_ARGUMENT: past the piece, or no such peer; DT_ERR_TIMEOUT: the link needs longer than a wait may
+ * last; DT_ERR_PEER; DT_ERR_DEVICE (cuda). */
 typedef struct dt_put {
   dt_window *window;
   int32_t peer;
@@ -91,7 +94,8 @@ typedef struct dt_put {
 } dt_put;
 dt_status dt_comm_put(dt_comm *comm, const dt_put *put, uint64_t *visible_ns);
 
-/* Adds `value` to the counter at `offset` of peer's piece (peer may be this rank). Release. */
+/* Adds `value` to the counter at `offset` of peer's piece (peer may be this rank). Release. DT_ERR_ARGUMENT: no counter
+ * there; DT_ERR_PEER. */
 dt_status dt_comm_signal(dt_comm *comm, dt_window *window, int32_t peer, size_t offset, uint32_t value,
                          uint64_t visible_ns);
 
@@ -108,14 +112,15 @@ typedef struct dt_wait {
  * peer), DT_ERR_PEER (another rank aborted or died; the detail says who and why). */
 dt_status dt_comm_wait(dt_comm *comm, dt_window *window, size_t offset, uint32_t target, const dt_wait *wait);
 
-/* Every rank arrives before any returns. `phase` as in dt_wait. */
+/* Every rank arrives before any returns. `phase` as in dt_wait. Errors as dt_comm_wait. */
 dt_status dt_comm_barrier(dt_comm *comm, const char *phase);
 
-/* In-band all-gather through the fabric (any size, same on every rank). */
+/* In-band all-gather through the fabric: `bytes` of every rank (any number, the same on each) into
+ * receive[ranks*bytes], by rank. Errors as dt_comm_alloc. */
 dt_status dt_comm_allgather(dt_comm *comm, const void *send, void *receive, size_t bytes);
 
 /* One named configuration value; every rank must pass the same list. DT_ERR_MISMATCH on every rank names the first
- * field that differs, with the values and the ranks that hold them. Collective. */
+ * field that differs, with the values and the ranks that hold them; otherwise as dt_comm_allgather. Collective. */
 typedef struct dt_agree_field {
   const char *name;
   int64_t value;

@@ -58,13 +58,14 @@ typedef struct dt_burst_model_interval {
 } dt_burst_model_interval;
 
 /* safe: no sender stall anywhere in the box of the intervals; unsafe: a stall everywhere in it; else undecided. The
- * capacity test counts for aligned bursts only. t_issue_s receives the interval of the issue time over the box. */
+ * capacity test counts for aligned bursts only. t_issue_s receives the interval of the issue time over the box.
+ * DT_ERR_ARGUMENT names the field, also where low <= value <= high does not hold. */
 dt_status dt_burst_answer(const dt_burst_model_interval *model, const dt_burst_question *question, dt_answer *answer,
                           dt_interval *t_issue_s);
 
 /* Any sequence of bursts, eq. (1) with a capacity: T_i = max(T0_i, (q_i + V_i - Q)/R); q' = max(0, q_i + V_i - R*T_i);
  * q_{i+1} = max(0, q' - R*G_i). issue_s[count] and backlog_bytes[count] (q_i at each start) are the caller's; either
- * may be NULL. */
+ * may be NULL; they are written on success only. DT_ERR_ARGUMENT names the burst and its field. */
 typedef struct dt_burst {
   double burst_bytes, t0_s, gap_s;
 } dt_burst;

@@ -98,7 +98,8 @@ dt_status dt_platform_constant_check(const dt_platform_constant *constant);
 /* DT_ERR_IO names the path; DT_ERR_INPUT the field (path of keys in the file), its value and what is allowed. */
 dt_status dt_platform_load(const char *path, dt_platform **platform);
 /* Writes a temporary name beside `path`, then renames: the file is whole or absent. Never NaN or infinity; counts are
- * JSON integers and at most 2^53, everything else a JSON real. */
+ * JSON integers and at most 2^53, everything else a JSON real. DT_ERR_IO names the path; DT_ERR_ARGUMENT: a text that
+ * is not UTF-8. */
 dt_status dt_platform_save(const dt_platform *platform, const char *path);
 
 const dt_platform_device *dt_platform_get_device(const dt_platform *platform);
@@ -120,7 +121,7 @@ dt_status dt_platform_lookup(const dt_platform *platform, const char *name, dt_i
 
 /* The table at at[argument_count] (order of table->arguments): linear between the measured values of each argument in
  * turn, value, low and high alike; outside the measured range the nearest value, and *inside (may
- * be NULL) becomes 0. */
+ * be NULL) becomes 0. DT_ERR_ARGUMENT: an argument is not finite. */
 dt_status dt_platform_interpolate(const dt_platform_table *table, const double *at, dt_interval *interval, int *inside);
 
 /* The Burst-Gap model of `producers` producers of `producer_bytes` bytes: t0_s, rate_bytes_per_s and capacity_bytes,

@@ -20,7 +20,8 @@ dt_status dt_expert_reference(const dt_moe_weights *weights, int32_t index, cons
 dt_status dt_shared_reference(const dt_moe_weights *weights, const double *x, int64_t rows, double *y);
 
 /* Multiply-adds count as two. `threads` threads multiply square float32 matrices of `side` (64 to 8192) at once,
- * `repeats` times: the rate of the best repeat, and over all of them. Takes 12*side*side bytes a thread. */
+ * `repeats` times: the rate of the best repeat, and over all of them. Takes 12*side*side bytes a thread.
+ * DT_ERR_ARGUMENT names the field; DT_ERR_MEMORY, DT_ERR_SYSTEM (no thread). */
 dt_status dt_sgemm_rate(int32_t threads, int32_t side, int32_t repeats, double *best_flop_per_s,
                         double *mean_flop_per_s);
 

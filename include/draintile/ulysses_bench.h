@@ -86,7 +86,9 @@ typedef struct dt_ulysses_bench {
   double sm_hz_before, sm_hz_after; /* of rank 0, measured; 0: unknown */
 } dt_ulysses_bench;
 
-/* DT_ERR_NO_DEVICE: no GPU; DT_ERR_UNSUPPORTED: built without CUDA, not Hopper GPUs, no peer access. */
+/* *bench is written on success only, and released by dt_ulysses_bench_destroy. DT_ERR_ARGUMENT names the field;
+ * DT_ERR_NO_DEVICE: no GPU; DT_ERR_UNSUPPORTED: built without CUDA, not Hopper GPUs, no peer access; DT_ERR_MEMORY;
+ * what dt_ulysses_check says of a run that failed. */
 dt_status dt_ulysses_bench_run(const dt_ulysses_bench_config *config, dt_ulysses_bench **bench);
 void dt_ulysses_bench_destroy(dt_ulysses_bench *bench); /* NULL allowed */
 

@@ -266,7 +266,7 @@ dt_status dt_tensor_file_open(const char *path, dt_tensor_file **out) {
   struct stat about;
   if (fstat(fd, &about) || !S_ISREG(about.st_mode)) {
     close(fd);
-    return dt_fail(DT_ERR_IO, "%s: not a regular file", path);
+    return dt_fail(DT_ERR_IO, "%s: not a regular file; a safetensors file is needed", path);
   }
   size_t size = (size_t)about.st_size;
   if (size == 0) {
