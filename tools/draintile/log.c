@@ -46,6 +46,10 @@ void log_note(const char *format, ...) {
   va_end(list);
 }
 
+int log_flush(void) {
+  return fflush(stdout) == 0 && !ferror(stdout) ? TOOL_OK : log_fail(TOOL_FAILED, "standard output: write failed");
+}
+
 int log_exit_code(dt_status status) {
   switch (status) {
   case DT_OK:

@@ -15,6 +15,8 @@ int log_fail(int code, const char *format, ...) __attribute__((format(printf, 2,
  * device 77, all else 3. `subject` (may be NULL) is put before the detail. */
 int log_status(dt_status status, const char *subject);
 int log_exit_code(dt_status status);
+/* What was printed must have gone somewhere before anything is called done. */
+int log_flush(void);
 static inline int log_out_of_memory(void) {
   log_fail(TOOL_FAILED, "out of memory");
   return TOOL_FAILED;

@@ -51,9 +51,6 @@ int main(int argc, char **argv) {
     printf("draintile %s\n", dt_version());
   else
     code = args_dispatch(commands, ARGS_COUNT(commands), argc, argv);
-  if (fflush(stdout) != 0 || ferror(stdout)) {
-    log_set_title("draintile");
-    return log_fail(TOOL_FAILED, "standard output: %s", "write failed");
-  }
-  return code;
+  log_set_title("draintile");
+  return code == TOOL_OK ? log_flush() : code;
 }

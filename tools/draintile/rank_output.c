@@ -38,6 +38,7 @@ int rank_output_open(const char *path, const dt_tensor_spec *spec, dt_tensor_wri
 }
 
 int rank_output_commit(dt_tensor_writer **writer, int code) {
+  if (code == TOOL_OK) code = log_flush();
   if (code != TOOL_OK) return code;
   dt_status status = dt_tensor_writer_commit(*writer);
   *writer = NULL;

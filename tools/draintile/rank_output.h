@@ -17,7 +17,8 @@ int rank_memory_map(const rank_array *arrays, size_t count, void **base, size_t 
 
 /* Opens --output `path` for one tensor; refuses what is there and not a regular file. Exit code. */
 int rank_output_open(const char *path, const dt_tensor_spec *spec, dt_tensor_writer **writer);
-/* Gives the output its name unless the run's `code` says that it failed. Returns `code`, or this step's own failure. */
+/* Gives the output its name unless the run's `code` says that it failed, or what was printed cannot be written. Returns
+ * `code`, or this step's own failure. */
 int rank_output_commit(dt_tensor_writer **writer, int code);
 
 #endif
