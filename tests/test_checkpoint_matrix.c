@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -177,6 +178,45 @@ static void strides_reach_the_right_elements(void **state) {
   }
 }
 
+/* Past 2^31 elements: of a mapping that is never filled, only the last rows are touched. */
+static void rows_beyond_32_bits_are_reached(void **state) {
+  (void)state;
+  enum { ROWS = 32769, COLS = 65536 }; /* the last row starts at element 2^31 */
+  const size_t elements = (size_t)ROWS * COLS, scales = (size_t)ROWS * (COLS / 128);
+  uint16_t *data =
+      mmap(NULL, elements * sizeof *data, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  float *scale =
+      mmap(NULL, scales * sizeof *scale, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  float *out = malloc(COLS * sizeof *out);
+  assert_true(data != MAP_FAILED && scale != MAP_FAILED);
+  const size_t last = (size_t)(ROWS - 1) * COLS;
+  data[last] = 0x3f80, data[last + COLS - 1] = 0xc000; /* 1, -2 */
+  dt_matrix m = {.data = data, .dtype = DT_DTYPE_BF16, .rows = ROWS, .cols = COLS, .row_stride = COLS, .col_stride = 1};
+  dt_matrix_widen(&m, ROWS - 1, 1, out);
+  assert_true(out[0] == 1 && out[1] == 0 && out[COLS - 1] == -2);
+  m = (dt_matrix){
+      .data = data, .dtype = DT_DTYPE_BF16, .rows = COLS, .cols = ROWS, .row_stride = 1, .col_stride = COLS};
+  dt_matrix_widen(&m, COLS - 1, 1, out); /* transposed: the last column */
+  assert_true(out[0] == 0 && out[ROWS - 1] == -2);
+  data[last] = 0xb838; /* two bytes of e4m3: 1, -1 */
+  scale[scales - COLS / 128] = 4;
+  m = (dt_matrix){.data = data,
+                  .dtype = DT_DTYPE_F8_E4M3,
+                  .rows = 2 * ROWS - 1,
+                  .cols = COLS,
+                  .row_stride = COLS,
+                  .col_stride = 1,
+                  .scales = scale,
+                  .scale_rows = 2,
+                  .scale_cols = 128,
+                  .scale_stride = COLS / 128};
+  dt_matrix_widen(&m, 2 * ROWS - 2, 1, out);
+  assert_true(out[0] == 4 && out[1] == -4 && out[2] == 0);
+  munmap(data, elements * sizeof *data);
+  munmap(scale, scales * sizeof *scale);
+  free(out);
+}
+
 static void dtype_names_parse_back(void **state) {
   (void)state;
   for (int i = 0; i <= DT_DTYPE_F64; i++) {
@@ -194,9 +234,13 @@ static void dtype_names_parse_back(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_code_of_16_bits_widens_exactly), cmocka_unit_test(every_code_of_e4m3_widens_exactly),
-      cmocka_unit_test(blocks_of_scales_end_at_ragged_edges), cmocka_unit_test(mxfp4_blocks_widen_with_their_scales),
-      cmocka_unit_test(strides_reach_the_right_elements),     cmocka_unit_test(dtype_names_parse_back),
+      cmocka_unit_test(every_code_of_16_bits_widens_exactly),
+      cmocka_unit_test(every_code_of_e4m3_widens_exactly),
+      cmocka_unit_test(blocks_of_scales_end_at_ragged_edges),
+      cmocka_unit_test(mxfp4_blocks_widen_with_their_scales),
+      cmocka_unit_test(strides_reach_the_right_elements),
+      cmocka_unit_test(rows_beyond_32_bits_are_reached),
+      cmocka_unit_test(dtype_names_parse_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

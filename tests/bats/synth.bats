@@ -70,3 +70,23 @@ load common
   run -0 find "$BATS_TEST_TMPDIR" -name 'x*'
   [ -z "$output" ]
 }
+
+# Moments of the values of a safetensors file of F32 tensors: "count zeros mean deviation".
+moments() { # file
+  local header
+  header=$(od -An -t u8 -N 8 "$1" | tr -d ' ')
+  od -An -v -w4 -t f4 -j $((8 + header)) "$1" | awk '
+    { n++; zeros += $1 == 0; sum += $1; squares += $1 * $1 }
+    END { printf "%d %d %.6f %.6f\n", n, zeros, sum / n, sqrt(squares / n - (sum / n)^2) }'
+}
+
+@test "what is timed is random, not zeros" {
+  "$DRAINTILE" synth tokens --count 500 --hidden 64 --dtype f32 --seed 3 "$BATS_TEST_TMPDIR/t"
+  "$DRAINTILE" synth qkv --tokens 100 --heads 5 --head-dim 64 --dtype f32 --seed 3 "$BATS_TEST_TMPDIR/q"
+  local count zeros mean deviation
+  for file in t q; do
+    read -r count zeros mean deviation < <(moments "$BATS_TEST_TMPDIR/$file")
+    [ "$count" -ge 32000 ] && [ "$zeros" -lt 3 ]
+    awk -v m="$mean" -v d="$deviation" 'BEGIN { exit !(m > -0.03 && m < 0.03 && d > 0.97 && d < 1.03) }'
+  done
+}
