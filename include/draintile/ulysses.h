@@ -31,7 +31,9 @@ typedef struct dt_ulysses_config {
   int32_t sms;                   /* multiprocessors that this rank uses; 0: all */
   int32_t senders;               /* of these, those set aside to send q, k, v while the attention computes; 0: none, its
                                     own CTAs do (head_dim 256: chosen) */
-  double timeout_s;              /* of any wait on the device, below 4,000; 0: 10 */
+  int32_t direct_stores; /* 1: output rows go to other ranks straight from registers; 0: by way of shared memory,
+                            as the link takes them, while the next tile is computed (head_dim 256: as if 1) */
+  double timeout_s;      /* of any wait on the device, below 4,000; 0: 10 */
 } dt_ulysses_config;
 void dt_ulysses_config_init(dt_ulysses_config *config);
 
@@ -40,7 +42,8 @@ typedef struct dt_ulysses dt_ulysses;
 /* Parts of a run; together they are the whole way. */
 typedef enum dt_ulysses_part {
   DT_ULYSSES_WHOLE = 0,     /* in, attention, out, by config.attention.schedule and overlap_in */
-  DT_ULYSSES_ATTENTION = 1, /* the kernel alone, on what the last whole run brought in; output rows stay here */
+  DT_ULYSSES_ATTENTION = 1, /* the kernel alone, on what the last DT_ULYSSES_IN or serial run brought in (beside the
+                               attention own rows are not moved); output rows stay here */
   DT_ULYSSES_FUSED = 2,     /* attention and the way out, to remote completion */
   DT_ULYSSES_IN = 3         /* the way in, until all heads have arrived */
 } dt_ulysses_part;

@@ -122,6 +122,31 @@ static dt_status encode_maps(const dt_cuda_attention *a, const dt_attention_shap
   return status;
 }
 
+/* What lies here anyway is read where it lies: the maps begin where row 0 would be, in front of the memory, and no box
+ * that begins before the first own row, or has none, is read by them. */
+static dt_status encode_own(const dt_cuda_attention *a, const dt_attention_shape *shape,
+                            const dt_attention_carry *carry, dt_attention_kernel *kernel) {
+  dt_attention_plan_own(a, carry, kernel);
+  if (!carry || !carry->reads_own) return DT_OK;
+  const struct {
+    const char *name;
+    CUtensorMap *map;
+    int32_t heads, first, box;
+    int64_t tokens;
+  } maps[3] = {{"tensor map of own q", &kernel->own_q, a->heads, carry->own_q, 64, a->tokens},
+               {"tensor map of own k", &kernel->own_k, a->kv_heads, carry->late_rows, shape->block, a->kv_tokens},
+               {"tensor map of own v", &kernel->own_v, a->kv_heads, carry->late_rows, shape->block, a->kv_tokens}};
+  const dt_cuda_driver_api *driver;
+  dt_status status = dt_cuda_driver(&driver);
+  for (int i = 0; i < 3 && !status; i++) {
+    if (maps[i].first >= maps[i].tokens) continue; /* none of it is here */
+    const uint8_t *base = (const uint8_t *)carry->own[i] - 2 * carry->own_stride[i] * maps[i].first;
+    status = encode(driver, maps[i].map, maps[i].name, base, a, maps[i].heads, maps[i].tokens, carry->own_stride[i],
+                    maps[i].box);
+  }
+  return status;
+}
+
 /* Nothing to attend to: every row is fully masked. */
 static dt_status zero_rows(const dt_cuda_attention *a, cudaStream_t stream) {
   const size_t width = 2 * (size_t)a->heads * (size_t)a->head_dim;
@@ -159,6 +184,17 @@ dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t
   return DT_OK;
 }
 
+/* The sending warp's pace: a tile's rows leave in 0.6 of the time of a tile, so many at a time, a power of two, that
+ * this can be, each waited for before the next. */
+static void set_pace(const dt_cuda_attention *a, const dt_attention_shape *shape, dt_attention_kernel *kernel) {
+  static const double share = 0.6, way_ns = 1700; /* there and back; measured */
+  if (!a->paced || a->head_dim > 128) return;
+  const double left_ns = share * dt_attention_tile_ns(a, shape);
+  kernel->paced = 4;
+  while (kernel->paced < 32 && 64 * shape->groups / kernel->paced * way_ns > left_ns) kernel->paced *= 2;
+  kernel->paced_ns = (uint32_t)(left_ns * kernel->paced / (64 * shape->groups));
+}
+
 static dt_status forward(const dt_cuda_attention *a, const dt_attention_choice *choice, const dt_attention_carry *carry,
                          void *workspace, void *stream) {
   dt_status status = check_numbers(a);
@@ -175,6 +211,7 @@ static dt_status forward(const dt_cuda_attention *a, const dt_attention_choice *
   memset(&kernel, 0, sizeof kernel);
   const dt_attention_shape shape = dt_attention_shape_of(a);
   if ((status = encode_maps(a, &shape, &kernel)) != DT_OK) return status;
+  if ((status = encode_own(a, &shape, carry, &kernel)) != DT_OK) return status;
   kernel.header = workspace;
   kernel.scratch = (float *)((uint8_t *)workspace + DT_ATTENTION_SCRATCH_OFFSET);
   kernel.arrived = a->arrived;
@@ -193,6 +230,8 @@ static dt_status forward(const dt_cuda_attention *a, const dt_attention_choice *
   int ctas = a->sms ? a->sms : sms;
   if (ctas > DT_ATTENTION_CTAS_MAX) ctas = DT_ATTENTION_CTAS_MAX;
   dt_attention_plan(a, &shape, choice->cut, ctas, &kernel);
+  if (!carry || carry->count == 0) kernel.tile_first = 0;
+  set_pace(a, &shape, &kernel);
   return dt_cuda_check(launch(&kernel, &shape, ctas, stream), "attention kernel");
 }
 
@@ -204,7 +243,7 @@ dt_status dt_attention_forward_chosen(const dt_cuda_attention *attention, const 
 dt_status dt_attention_forward_carrying(const dt_cuda_attention *attention, const dt_attention_carry *carry,
                                         void *workspace, void *stream) {
   static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT;
-  if (carry && attention->kv_tokens == 0)
+  if (carry && carry->count > 0 && attention->kv_tokens == 0)
     return dt_fail(DT_ERR_ARGUMENT, "kv_tokens: 0; at least 1 allowed where the attention carries");
   return forward(attention, &chosen, carry, workspace, stream);
 }
@@ -223,7 +262,8 @@ dt_status dt_cuda_attention_check(const void *workspace, void *stream) {
                                       [DT_ATTENTION_ERROR_V] = "V",
                                       [DT_ATTENTION_ERROR_FREE_Q] = "room for Q",
                                       [DT_ATTENTION_ERROR_FREE_K] = "room for K",
-                                      [DT_ATTENTION_ERROR_FREE_V] = "room for V"};
+                                      [DT_ATTENTION_ERROR_FREE_V] = "room for V",
+                                      [DT_ATTENTION_ERROR_FREE_SENT] = "room for rows to send"};
   switch (header.error) {
   case DT_ATTENTION_OK:
     return DT_OK;
@@ -233,6 +273,7 @@ dt_status dt_cuda_attention_check(const void *workspace, void *stream) {
   case DT_ATTENTION_ERROR_FREE_Q:
   case DT_ATTENTION_ERROR_FREE_K:
   case DT_ATTENTION_ERROR_FREE_V:
+  case DT_ATTENTION_ERROR_FREE_SENT:
     return dt_fail(DT_ERR_TIMEOUT, "attention kernel: a wait for %s expired", waits[header.error]);
   case DT_ATTENTION_ERROR_ARRIVED:
     return dt_fail(DT_ERR_TIMEOUT, "attention kernel: the wait for arrived[%u] expired", header.error_head);

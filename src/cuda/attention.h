@@ -8,6 +8,9 @@
 
 #include <draintile/cuda_attention.h>
 
+#include "plan/pure.h"
+#include "ulysses_meet.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -15,7 +18,8 @@ extern "C" {
 enum {
   DT_ATTENTION_HEADS_MAX = 1024,
   DT_ATTENTION_CTAS_MAX = 192,
-  DT_ATTENTION_PIECES = 2 /* of a CTA */
+  DT_ATTENTION_PIECES = 2,     /* of a CTA */
+  DT_ATTENTION_TILE_PIECES = 8 /* of a tile: a word of 32 bits counts them in 8 and has a bit for each */
 };
 
 /* A run of rows as the kernel takes it. Its tiles are those that start in it: where the next run lies behind it, the
@@ -26,6 +30,7 @@ typedef struct dt_attention_run {
   int64_t row_bytes;
   int32_t first, rows, tiles_end, tiles;
   int32_t start, end; /* of the first tile; of the runs that lie one behind the other */
+  int32_t away;       /* memory of another device */
 } dt_attention_run;
 
 /* Runs whose tiles go before those of the next group: remote ones, then local ones. */
@@ -33,6 +38,7 @@ typedef struct dt_attention_group {
   int32_t tiles;          /* of all heads */
   int32_t tiles_per_head; /* of all its runs */
   int32_t runs_begin, runs_end;
+  int32_t lead_from, lead; /* of a head: tiles that come before the others of their section, the first or the last */
 } dt_attention_group;
 
 /* Part of a tile: some of its KV blocks. `pieces` of them, in as many CTAs, are merged through scratch memory. */
@@ -47,6 +53,7 @@ typedef struct dt_attention_piece {
 /* Start of the workspace; all zero before and after every launch but for the error. */
 typedef struct dt_attention_header {
   uint32_t next, done;        /* tickets drawn (causal); CTAs that drew their last */
+  uint32_t stored;            /* warpgroups whose rows are all stored */
   uint32_t error, error_head; /* sticky: a dt_attention_error, 0: none */
   uint32_t merges[3 * DT_ATTENTION_CTAS_MAX];
 } dt_attention_header;
@@ -62,7 +69,8 @@ typedef enum dt_attention_error {
   DT_ATTENTION_ERROR_FREE_V = 6,
   DT_ATTENTION_ERROR_ARRIVED = 7,
   DT_ATTENTION_ERROR_STOPPED = 8, /* by another kernel: what this one waits for will not come */
-  DT_ATTENTION_ERROR_CARRY = 9
+  DT_ATTENTION_ERROR_CARRY = 9,
+  DT_ATTENTION_ERROR_FREE_SENT = 10
 } dt_attention_error;
 
 /* Rows of one head that a CTA carries from a local tensor to a rank, by the copy engine. 32 bytes. */
@@ -76,30 +84,50 @@ typedef struct dt_attention_carried {
 
 /* What the attention's CTAs carry beside it. They draw items in order, so that all are carried by whichever CTAs are
  * resident. */
-enum { DT_ATTENTION_CARRY_BYTES = 16384, DT_ATTENTION_CARRY_STAGES = 2, DT_ATTENTION_CARRY_RANKS = 8 };
+enum { DT_ATTENTION_CARRY_BYTES = 16384, DT_ATTENTION_CARRY_STAGES = 2 };
 typedef struct dt_attention_carry {
   CUtensorMap from[3];
   const CUtensorMap *to; /* device memory */
   const dt_attention_carried *items;
   int32_t count;
-  uint32_t *ticket;                            /* the next item; 0 before the launch */
-  const uint32_t *gate, *gate_target;          /* nothing is stored before the one, by difference, is at the other */
-  uint32_t *arrived[DT_ATTENTION_CARRY_RANKS]; /* words at each rank */
+  int32_t early; /* items [early, count) are paced: each so much after the one before */
+  uint32_t interval_ns;
+  uint32_t *ticket;                        /* the next item; 0 before the launch */
+  const uint32_t *gate, *gate_target;      /* nothing is stored before the one, by difference, is at the other */
+  uint32_t *arrived[DT_ULYSSES_RANKS_MAX]; /* words at each rank */
+  const uint32_t *late;                    /* own words, [heads]: rows of k and v below late_rows have come */
+  int32_t late_rows;
+  /* 1: rows of q from own_q on, and of k and v from late_rows on, lie here, with strides of their own, and are read
+   * here, but by boxes that begin before. Element 0 of the first such row, this rank's first head. */
+  int32_t reads_own;
+  const void *own[3];
+  int64_t own_stride[3];
+  int32_t own_q;
+  /* 1: the first CTA enters, behind the kernel before; the last one, but at head_dim 256, tells the peers that their
+   * rows are there. 0: the ranks have met, or will, without it, and others leave. */
+  int32_t enters;
+  dt_ulysses_params meet;
 } dt_attention_carry;
 
 typedef struct dt_attention_kernel {
-  CUtensorMap q, k, v; /* [tokens][heads][D], boxes of 64 columns by the rows of a warpgroup or a block */
+  CUtensorMap q, k, v;             /* [tokens][heads][D], boxes of 64 columns by the rows of a warpgroup or a block */
+  CUtensorMap own_q, own_k, own_v; /* the same, where boxes that start at own_q_row or own_kv_row or behind are read */
   dt_attention_run runs[DT_CUDA_ATTENTION_OWNERS_MAX + 1]; /* the last: read for rows that do not exist */
   dt_attention_group groups[2];
   dt_attention_header *header;
   float *scratch;
   const uint32_t *arrived, *arrived_target_from;
   uint32_t arrived_target;
-  int32_t arrived_gates_stores; /* waited for before the first store, not before a head's first load */
+  int32_t own_q_row, own_kv_row; /* INT32_MAX: there are none */
+  int32_t own_q_rows;            /* so many from own_q_row on */
+  int32_t arrived_gates_stores;  /* waited for before the first store, not before a head's first load */
+  int32_t paced; /* rows of runs that are away go by the sending warp, so many at a time, but for a CTA's last tile */
+  uint32_t paced_ns; /* from the beginning of so many to that of the next */
   uint32_t timeout_us;
   int32_t heads, kv_heads, kv_tokens;
   int32_t causal_offset; /* causal: row i sees columns below i + causal_offset + 1 */
   int32_t cut_tiles;     /* the first so many of the order are cut into pieces, which come before all else */
+  int32_t tile_first;    /* 1: but for one tile, which every CTA has */
   int32_t head_section;  /* heads whose tiles take turns */
   int32_t mapped;        /* head_to_kv holds */
   float scale_log2;      /* scale * log2(e) */
@@ -107,6 +135,37 @@ typedef struct dt_attention_kernel {
   uint16_t head_to_kv[DT_ATTENTION_HEADS_MAX];
   dt_attention_piece pieces[DT_ATTENTION_CTAS_MAX][DT_ATTENTION_PIECES];
 } dt_attention_kernel;
+
+/* Which head and which of its group's tiles is number `index` of group `group`: sections of heads; in a section the
+ * tiles that lead, head by head, then the others. Where none lead, causal or head_dim 256: tiles, and in them heads. */
+DT_HD static inline void dt_attention_place(const dt_attention_kernel *kernel, int32_t group, int32_t index, int leads,
+                                            int32_t *head, int32_t *tile) {
+  const dt_attention_group *g = &kernel->groups[group];
+  const int32_t per_section = kernel->head_section * g->tiles_per_head, section = index / per_section;
+  const int32_t first = section * kernel->head_section, left = kernel->heads - first;
+  const int32_t heads = left < kernel->head_section ? left : kernel->head_section;
+  int32_t within = index - section * per_section;
+  if (!leads) {
+    *tile = within / heads;
+    *head = first + within % heads;
+    return;
+  }
+  int32_t each = g->lead, from = g->lead_from;
+  if (within >= heads * g->lead) {
+    within -= heads * g->lead;
+    each = g->tiles_per_head - g->lead;
+    from = from == 0 ? g->lead : 0;
+  }
+  *head = first + within / each;
+  *tile = from + within % each;
+}
+
+/* Whether a box of q that begins at `row` is read by own_q, which begins in front of its memory: only if it has a row.
+ * One wholly behind the end of such a map is an illegal address (docs/notes/ulysses.md); by q, whose memory begins with
+ * it, it is none. Boxes of k and v all have a row. */
+DT_HD static inline int dt_attention_reads_own_q(const dt_attention_kernel *kernel, int32_t row) {
+  return (uint32_t)row - (uint32_t)kernel->own_q_row < (uint32_t)kernel->own_q_rows;
+}
 
 /* One compiled shape of the kernel. */
 typedef struct dt_attention_shape {
@@ -125,9 +184,14 @@ typedef struct dt_attention_choice {
 /* Fills the schedule of `kernel` (runs, groups, pieces, head_section) for CTAs `ctas`. Pure. */
 void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t cut, int32_t ctas,
                        dt_attention_kernel *kernel);
+/* Which rows `kernel` reads where they lie. Pure. */
+void dt_attention_plan_own(const dt_cuda_attention *attention, const dt_attention_carry *carry,
+                           dt_attention_kernel *kernel);
 dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention);
+/* About how long a tile takes, ns. */
+double dt_attention_tile_ns(const dt_cuda_attention *attention, const dt_attention_shape *shape);
 
-/* Also carries, unless `carry` is NULL; head_dim 64 or 128. */
+/* Also does what `carry` says, unless it is NULL: enters, at any head_dim; carries, at 64 or 128. */
 dt_status dt_attention_forward_carrying(const dt_cuda_attention *attention, const dt_attention_carry *carry,
                                         void *workspace, void *stream);
 dt_status dt_attention_forward_chosen(const dt_cuda_attention *attention, const dt_attention_choice *choice,

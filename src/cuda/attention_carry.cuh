@@ -1,9 +1,9 @@
-/* What the attention's CTAs carry beside it: one thread a CTA, with two items under way in the copy engine. */
+/* What the attention's CTAs carry beside it: one thread a CTA. */
 #ifndef DT_CUDA_ATTENTION_CARRY_CUH
 #define DT_CUDA_ATTENTION_CARRY_CUH
 
 #include "cuda/attention_pipeline.cuh"
-#include "cuda/words.cuh"
+#include "cuda/ulysses_meet.cuh"
 
 /* Not SHARED_DEAD: only what the loader and the consumers share ends them together. Who waits for a head sees the
  * error. */
@@ -11,10 +11,10 @@ DT_DEVICE void dt_carry_fail(const dt_attention_kernel &a) {
   atomicCAS(&a.header->error, 0u, (uint32_t)DT_ATTENTION_ERROR_CARRY);
 }
 
-/* Until the ranks have met: pairs with the release of the gate by the kernel that waited for them. False: given up. */
+/* Until the ranks have met: pairs with the release of the gate by whoever waited for them. False: given up. */
 DT_DEVICE bool dt_carry_gate(const dt_attention_kernel &a) {
-  const uint32_t start = dt_time_us();
-  while ((int32_t)(dt_acquire_sys(a.carry.gate) - *a.carry.gate_target) < 0) {
+  const uint32_t start = dt_time_us(), target = *a.carry.gate_target;
+  while ((int32_t)(dt_acquire_sys(a.carry.gate) - target) < 0) {
     if (*(volatile uint32_t *)&a.header->error != 0) return false;
     if (dt_time_us() - start > a.timeout_us) dt_carry_fail(a);
   }
@@ -44,11 +44,10 @@ DT_DEVICE bool dt_carry_loaded(const dt_attention_kernel &a, uint32_t shared, ui
   return true;
 }
 
+/* A group of its own also where there is nothing to store: groups are counted. */
 DT_DEVICE void dt_carry_store(const dt_attention_kernel &a, const dt_attention_carried &c, uint32_t from) {
-  if (c.from < 0) return;
-  dt_tensor_store_3d(&a.carry.to[c.to], 0, c.to_head, c.to_row, from);
+  if (c.from >= 0) dt_tensor_store_3d(&a.carry.to[c.to], 0, c.to_head, c.to_row, from);
   dt_bulk_commit();
-  dt_bulk_wait_all();
 }
 
 /* After its rows are written. Release: pairs with the acquire in dt_attention_arrived. */
@@ -58,25 +57,48 @@ DT_DEVICE void dt_carry_publish(const dt_attention_kernel &a, const dt_attention
   for (uint32_t i = 0; i < c.words; i++) dt_add_release_sys(word + i, c.weight);
 }
 
-/* Every store is waited for before the next, so that no more is under way than the link takes without holding up the
- * operands' loads (docs/model.md: Q). */
+/* Until item `item` is due. */
+DT_DEVICE void dt_carry_pace(const dt_attention_kernel &a, uint64_t start_ns, uint32_t item) {
+  const uint64_t due = start_ns + (uint64_t)(item - (uint32_t)a.carry.early) * a.carry.interval_ns;
+  while ((int64_t)(dt_time_ns() - due) < 0) __nanosleep(500);
+}
+
+/* Early items: while one leaves the next is loaded. One is under way: a release waits for whatever is, so that a second
+ * would only hold up the news of the first. Tickets are drawn an item ahead of their use, none that is late for that.
+ * Later items: one at a time, when it is due. */
 template <class C> DT_DEVICE void dt_attention_carry_run(const dt_attention_kernel &a, uint32_t shared) {
-  const uint32_t count = (uint32_t)a.carry.count;
-  uint32_t stage = 0, phases = 0, item = atomicAdd(a.carry.ticket, 1u);
+  const uint32_t count = (uint32_t)a.carry.count, early = (uint32_t)a.carry.early, none = UINT32_MAX;
+  uint32_t item = atomicAdd(a.carry.ticket, 1u);
+  if (item >= count) return;
+  dt_carry_load<C>(a, shared, item, 0);
+  uint32_t next = item < early ? atomicAdd(a.carry.ticket, 1u) : none, stage = 0, phases = 0;
+  if (next < count) dt_carry_load<C>(a, shared, next, 1);
   bool good = true, met = false;
-  if (item < count) dt_carry_load<C>(a, shared, item, 0);
-  while (item < count) {
-    const uint32_t next = good ? atomicAdd(a.carry.ticket, 1u) : count;
-    if (next < count) dt_carry_load<C>(a, shared, next, stage ^ 1);
+  for (; item < count; stage ^= 1) {
+    uint32_t after = none;
     good = dt_carry_loaded<C>(a, shared, stage, phases >> stage & 1) && good;
     phases ^= 1u << stage;
     if (good && !met) good = met = dt_carry_gate(a);
     if (good) {
       dt_carry_store(a, a.carry.items[item], shared + C::SHARED_CARRY + stage * DT_ATTENTION_CARRY_BYTES);
+      if (next < early) after = atomicAdd(a.carry.ticket, 1u);
+      dt_bulk_wait_read<0>();
+      if (after < count) dt_carry_load<C>(a, shared, after, stage);
+      dt_bulk_wait<0>();
       dt_carry_publish(a, a.carry.items[item]);
     }
-    stage ^= 1;
     item = next;
+    next = after;
+  }
+  const uint64_t start = dt_time_ns();
+  while (good && (item = atomicAdd(a.carry.ticket, 1u)) < count) {
+    dt_carry_pace(a, start, item);
+    dt_carry_load<C>(a, shared, item, stage);
+    good = dt_carry_loaded<C>(a, shared, stage, phases >> stage & 1);
+    phases ^= 1u << stage;
+    dt_carry_store(a, a.carry.items[item], shared + C::SHARED_CARRY + stage * DT_ATTENTION_CARRY_BYTES);
+    dt_bulk_wait<0>();
+    if (good) dt_carry_publish(a, a.carry.items[item]);
   }
 }
 

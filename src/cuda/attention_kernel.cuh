@@ -12,6 +12,7 @@
 #include "cuda/attention_merge.cuh"
 #include "cuda/attention_mma.cuh"
 #include "cuda/attention_pipeline.cuh"
+#include "cuda/attention_send.cuh"
 #include "cuda/attention_store.cuh"
 #include "cuda/launch.cuh"
 
@@ -24,6 +25,7 @@ template <class C> struct dt_attention_consumer {
   float shift[2], sum[2]; /* p is exp2(scale * score - shift); sum: of p in this thread's columns */
   bool ready;             /* the operands of the next step were seen */
   uint32_t debt;          /* bit n: piece n of this CTA is written and not merged */
+  uint32_t sent;          /* tiles given to the sending warp */
 };
 
 /* What Q number `sequence` is: valid until this warpgroup has waited for the one after the next. */
@@ -277,12 +279,24 @@ template <class C> DT_DEVICE void dt_attention_settle_debt(const dt_attention_ke
     for (int32_t n = 0; n < DT_ATTENTION_PIECES; n++)
       if (c.debt >> n & 1) dt_piece_merge<C>(a, c.shared, c.group, n);
     c.debt = 0;
+    for (int i = 0; i < C::D / 2; i++) c.o[i] = 0; /* of no use before and while merging needs the registers */
   }
 }
 
-/* A tile's O and its rows' sums are complete. */
+/* This warp's rows of a tile to the sending warp. */
+template <class C> DT_DEVICE void dt_attention_hand_over(dt_attention_consumer<C> &c) {
+  c.sent++;
+  __syncwarp();
+  dt_attention_release(dt_attention_barriers<C>::sent_full(c.shared, c.group));
+}
+
+/* A tile's O and its rows' sums are complete. Last: of this CTA, which the sending warp gets only if there are pieces to
+ * merge: there is nothing else behind which it could hide. Pieces are merged before the sending warp begins with the
+ * tile, if it is not in a hurry: what that has under way holds up their loads. */
 template <class C>
-DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_consumer<C> &c, uint32_t sequence) {
+DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_consumer<C> &c, uint32_t sequence,
+                                   bool last) {
+  typedef dt_attention_barriers<C> B;
   const dt_attention_item item = dt_attention_slot_read<C>(c.shared, sequence); /* again: not kept in registers */
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -294,8 +308,39 @@ DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_co
     c.debt |= 1u << item.merge;
     return;
   }
-  dt_attention_store<C>(a, item, dt_attention_row(), c.o, c.sum);
+  const bool sends = C::SENDS && !(last && c.debt == 0) && a.paced && a.runs[item.run].away;
+  if (sends)
+    dt_attention_wait<C>(a, c.shared, B::sent_empty(c.shared, c.group), (c.sent & 1) ^ 1, DT_ATTENTION_ERROR_FREE_SENT);
+  dt_attention_store<C>(a, item, sends ? c.shared + C::SHARED_SENT : 0, dt_attention_row(), c.o, c.sum);
+  if (sends) dt_fence_async_shared();
+  if (sends && last) {
+    dt_store_shared_word(c.shared + C::SHARED_HURRY, 1);
+    dt_attention_hand_over(c);
+  }
   dt_attention_settle_debt(a, c);
+  if (sends && !last) dt_attention_hand_over(c);
+}
+
+/* Behind this CTA's last tile: no more for the sending warp. The last warpgroup of all CTAs to be through says so to
+ * the peers (not at D = 256). */
+template <class C> DT_DEVICE void dt_attention_end(const dt_attention_kernel &a, const dt_attention_consumer<C> &c) {
+  typedef dt_attention_barriers<C> B;
+  if (!C::SENDS) return;
+  const bool sends = a.paced != 0;
+  if (sends && c.group == 0) {
+    if (threadIdx.x == 0) dt_store_shared_word(c.shared + C::SHARED_SENT_END, c.sent + 1);
+    dt_group_sync(0); /* no warp may arrive here before all have arrived for the tile before */
+    dt_attention_release(B::sent_full(c.shared, 0));
+  }
+  if (!a.carry.enters) return;
+  if (sends)
+    dt_attention_wait<C>(a, c.shared, B::sent_empty(c.shared, c.group), (c.sent & 1) ^ 1, DT_ATTENTION_ERROR_FREE_SENT);
+  dt_group_sync(c.group);
+  if (threadIdx.x % 128 != 0 || dt_load_shared_word(c.shared + C::SHARED_DEAD)) return;
+  dt_fence_sys(); /* the warpgroup's rows, then the count */
+  if (dt_add_acq_rel(&a.header->stored, 1) + 1 != C::GROUPS * gridDim.x) return;
+  a.header->stored = 0;
+  dt_ulysses_tell_left(a.carry.meet);
 }
 
 template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel &a, uint32_t shared) {
@@ -304,10 +349,13 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
   const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   c.shared = shared;
   c.group = warp / 4;
-  c.step = c.debt = 0;
+  c.step = c.debt = c.sent = 0;
   uint32_t sequence = 0;
   dt_attention_item item = dt_attention_item_wait<C>(a, shared, c.group, sequence);
-  if (item.blocks == 0) return;
+  if (item.blocks == 0) {
+    if (!dt_load_shared_word(shared + C::SHARED_DEAD)) dt_attention_end(a, c);
+    return;
+  }
   if (c.group + 1 == C::GROUPS) dt_turn_pass<C>(c.group);
   dt_attention_wait_k(a, c, 0);
   dt_turn_take<C>(c.group);
@@ -335,9 +383,9 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
       dt_mma_wait<0>();
       dt_settle(c.o);
       if (dt_load_shared_word(shared + C::SHARED_DEAD)) return; /* this tile is not whole, or may not be stored */
-      dt_attention_finish(a, c, sequence - 1);
+      dt_attention_finish(a, c, sequence - 1, true);
       dt_attention_settle_debt(a, c);
-      return;
+      return dt_attention_end(a, c);
     }
     dt_attention_wait_k(a, c, stage);
     dt_turn_take<C>(c.group);
@@ -352,7 +400,7 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
     dt_attention_release(B::k_empty(shared, stage));
     dt_attention_release(B::v_empty(shared, before));
     if (next.blocks == 1) dt_attention_release(B::q_empty(shared, c.group));
-    dt_attention_finish(a, c, sequence - 1);
+    dt_attention_finish(a, c, sequence - 1, false);
     item = next;
   }
 }
@@ -375,12 +423,16 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   __syncthreads();
   if (warp >= 4 * C::GROUPS) {
     dt_registers_lower<C::REGISTERS_LOADER>();
+    if constexpr (C::SENDS)
+      if (warp == 4 * C::GROUPS + 2 && a.paced) return dt_attention_send_run<C>(a, shared);
+    if (warp == 4 * C::GROUPS + 1 && a.carry.enters && blockIdx.x == 0) dt_ulysses_enter(a.carry.meet);
     if (threadIdx.x % 32 != 0) return;
     if (warp == 4 * C::GROUPS) {
       dt_attention_load<C>(a, shared);
       dt_grid_wait(); /* whoever follows this kernel also follows the one before, which `arrived` let it overtake */
       return;
     }
+    if (warp == 4 * C::GROUPS + 3) return dt_attention_load_values<C>(a, shared);
     if constexpr (C::CARRIES)
       if (warp == 4 * C::GROUPS + 1 && a.carry.count > 0) dt_attention_carry_run<C>(a, shared);
   } else {
@@ -394,9 +446,9 @@ static cudaError_t dt_attention_launch(const dt_attention_kernel *kernel, int ct
   cudaError_t error = cudaFuncSetAttribute(dt_attention_forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            (int)C::SHARED_ALLOCATION);
   if (error != cudaSuccess) return error;
-  /* What it reads may wait for its words, not for the kernel before. */
+  /* What it reads may wait for its words, not for the kernel before; but a rank enters behind that. */
   return dt_launch_early((const void *)dt_attention_forward_kernel<C>, kernel, ctas, C::THREADS, C::SHARED_ALLOCATION,
-                         kernel->arrived != NULL, stream);
+                         kernel->arrived != NULL && !kernel->carry.enters, stream);
 }
 
 template <int D, int N, int Groups, bool Half, bool Causal>

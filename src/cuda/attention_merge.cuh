@@ -25,7 +25,7 @@ template <class C> DT_DEVICE float *dt_slab(const dt_attention_kernel &a, uint32
 template <class C>
 DT_DEVICE void dt_piece_write(const dt_attention_kernel &a, uint32_t shared, uint32_t group, int32_t n, int32_t row,
                               const float (&o)[C::D / 2], const float (&top)[2], const float (&sum)[2]) {
-  const dt_attention_piece &piece = a.pieces[blockIdx.x][n];
+  const dt_attention_piece piece = a.pieces[dt_attention_cta()][n];
   float *slab = dt_slab<C>(a, piece.scratch + piece.piece);
   const uint32_t quad = threadIdx.x % 4;
 #pragma unroll
@@ -44,41 +44,46 @@ DT_DEVICE void dt_piece_write(const dt_attention_kernel &a, uint32_t shared, uin
   dt_store_shared_word(shared + C::SHARED_MERGE + 8 * group + 4 * n, last);
 }
 
-/* Eight columns of a row from all pieces to their owner. */
+/* Four columns of a row from all pieces to their owner. All loads are under way at once: a consumer that merges
+ * computes nothing meanwhile. */
 template <class C>
 DT_DEVICE void dt_row_merge(const dt_attention_kernel &a, const dt_attention_piece &piece,
                             const dt_attention_item &item, int32_t row, int32_t column) {
-  float top = -INFINITY, total = 0, o[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-  for (uint32_t i = 0; i < piece.pieces; i++)
-    top = fmaxf(top, __ldcg(dt_slab<C>(a, piece.scratch + i) + C::M * C::D + 2 * row));
-  for (uint32_t i = 0; i < piece.pieces; i++) {
-    const float *slab = dt_slab<C>(a, piece.scratch + i);
-    const float2 own = __ldcg((const float2 *)(slab + C::M * C::D + 2 * row));
-    const float weight = dt_power_of_two(own.x - top);
-    const float4 x = __ldcg((const float4 *)(slab + row * C::D + column));
-    const float4 y = __ldcg((const float4 *)(slab + row * C::D + column + 4));
-    total += weight * own.y;
-    o[0] += weight * x.x, o[1] += weight * x.y, o[2] += weight * x.z, o[3] += weight * x.w;
-    o[4] += weight * y.x, o[5] += weight * y.y, o[6] += weight * y.z, o[7] += weight * y.w;
+  constexpr int PIECES = DT_ATTENTION_TILE_PIECES;
+  constexpr size_t SLAB = (size_t)C::M * (C::D + 2);
+  const float *slabs = dt_slab<C>(a, piece.scratch);
+  const float *sums = slabs + C::M * C::D + 2 * row, *rows = slabs + row * C::D + column;
+  float2 own[PIECES];
+  float4 x[PIECES];
+#pragma unroll
+  for (int i = 0; i < PIECES; i++) {
+    own[i] = i < piece.pieces ? __ldcg((const float2 *)(sums + i * SLAB)) : make_float2(-INFINITY, 0);
+    x[i] = i < piece.pieces ? __ldcg((const float4 *)(rows + i * SLAB)) : make_float4(0, 0, 0, 0);
+  }
+  float top = own[0].x, total = 0, o[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int i = 1; i < PIECES; i++) top = fmaxf(top, own[i].x);
+#pragma unroll
+  for (int i = 0; i < PIECES; i++) {
+    const float weight = dt_power_of_two(own[i].x - top);
+    total += weight * own[i].y;
+    o[0] += weight * x[i].x, o[1] += weight * x[i].y, o[2] += weight * x[i].z, o[3] += weight * x[i].w;
   }
   if (row >= item.rows) return;
   const float scale = total > 0 ? 1 / total : 0;
   uint8_t *to = dt_attention_row_out(a, item, row) + (item.head * C::D + column) * 2;
-  dt_store_global(to, make_uint4(dt_pack<C::HALF>(o[0] * scale, o[1] * scale),
-                                 dt_pack<C::HALF>(o[2] * scale, o[3] * scale),
-                                 dt_pack<C::HALF>(o[4] * scale, o[5] * scale),
-                                 dt_pack<C::HALF>(o[6] * scale, o[7] * scale)));
+  *(uint2 *)to = make_uint2(dt_pack<C::HALF>(o[0] * scale, o[1] * scale), dt_pack<C::HALF>(o[2] * scale, o[3] * scale));
 }
 
 /* Comes by for piece `n` of this CTA. */
 template <class C>
 DT_DEVICE void dt_piece_merge(const dt_attention_kernel &a, uint32_t shared, uint32_t group, int32_t n) {
-  const dt_attention_piece &piece = a.pieces[blockIdx.x][n];
+  const dt_attention_piece piece = a.pieces[dt_attention_cta()][n];
   const uint32_t word = shared + C::SHARED_MERGE + 8 * group + 4 * n;
   if (threadIdx.x % 128 == 0) {
     uint32_t *merges = &a.header->merges[piece.merge * C::GROUPS + group];
-    const uint32_t own = 1u << piece.piece, seen = atomicOr(merges, own << 8);
-    __threadfence(); /* pairs with the one in dt_piece_write */
+    /* Acquire: pairs with the fence in dt_piece_write. A fence here would wait for a tile's rows on their way. */
+    const uint32_t own = 1u << piece.piece, seen = dt_or_acquire(merges, own << 8);
     const uint32_t slices = dt_load_shared_word(word) | ((seen & 255) == piece.pieces ? own : 0);
     if ((seen >> 8 | own) == (1u << piece.pieces) - 1) *merges = 0;
     dt_store_shared_word(word, slices);
@@ -86,13 +91,13 @@ DT_DEVICE void dt_piece_merge(const dt_attention_kernel &a, uint32_t shared, uin
   dt_group_sync(group);
   const uint32_t slices = __shfl_sync(0xffffffffu, dt_load_shared_word(word), 0);
   const dt_attention_item item = dt_attention_tile_at<C>(a, piece.tile);
-  constexpr int LANES = C::D / 8, ROWS = 128 / LANES; /* of a row; rows at a time */
+  constexpr int LANES = C::D / 4, ROWS = 128 / LANES; /* of a row; rows at a time */
   const int32_t thread = (int32_t)(threadIdx.x % 128);
   for (uint32_t i = 0; i < piece.pieces; i++) {
     if (!(slices >> i & 1)) continue;
     const int32_t end = (int32_t)(64 * (i + 1) / piece.pieces);
     for (int32_t row = (int32_t)(64 * i / piece.pieces) + thread / LANES; row < end; row += ROWS)
-      dt_row_merge<C>(a, piece, item, (int32_t)(64 * group) + row, thread % LANES * 8);
+      dt_row_merge<C>(a, piece, item, (int32_t)(64 * group) + row, thread % LANES * 4);
   }
 }
 

@@ -13,16 +13,22 @@
 template <int D_, int N_, int Groups, bool Half_, bool Causal_, bool Cut> struct dt_attention_config {
   static constexpr int D = D_, N = N_, GROUPS = Groups, M = 64 * Groups, THREADS = 128 * (Groups + 1);
   static constexpr bool HALF = Half_, CAUSAL = Causal_, CUT = Cut;
-  static constexpr uint32_t STAGES = 2, SLOTS = 8;
+  static constexpr uint32_t STAGES = 2, SLOTS = 8, VALUES = 4;
   static constexpr uint32_t GROUP_Q_BYTES = 64 * D * 2, BLOCK_BYTES = N * D * 2;
-  static constexpr bool CARRIES = D_ <= 128; /* there is room */
+  static constexpr bool CARRIES = D_ <= 128, SENDS = D_ <= 128; /* there is room */
+  static constexpr bool LEADS = D_ <= 128 && !Causal_;
   static constexpr uint32_t CARRY_STAGES = CARRIES ? DT_ATTENTION_CARRY_STAGES : 0;
+  static constexpr uint32_t SENT_ROW_BYTES = 2 * D + 16; /* with its destination */
   static constexpr uint32_t SHARED_K = Groups * GROUP_Q_BYTES, SHARED_V = SHARED_K + STAGES * BLOCK_BYTES,
                             SHARED_CARRY = SHARED_V + STAGES * BLOCK_BYTES,
-                            SHARED_SLOTS = SHARED_CARRY + CARRY_STAGES * DT_ATTENTION_CARRY_BYTES,
+                            SHARED_SENT = SHARED_CARRY + CARRY_STAGES * DT_ATTENTION_CARRY_BYTES,
+                            SHARED_SLOTS = SHARED_SENT + (SENDS ? M * SENT_ROW_BYTES : 0),
                             SHARED_BARRIERS = SHARED_SLOTS + 32 * SLOTS,
-                            BARRIERS = 4 * STAGES + 2 * Groups + CARRY_STAGES,
-                            SHARED_DEAD = SHARED_BARRIERS + 8 * BARRIERS, SHARED_MERGE = SHARED_DEAD + 8,
+                            BARRIERS = 4 * STAGES + 4 * Groups + VALUES + CARRY_STAGES,
+                            SHARED_DEAD = SHARED_BARRIERS + 8 * BARRIERS, SHARED_SENT_END = SHARED_DEAD + 4,
+                            SHARED_VALUES = SHARED_DEAD + 8,
+                            SHARED_READY = SHARED_VALUES + 8 * VALUES, SHARED_HURRY = SHARED_READY + 4,
+                            SHARED_MERGE = SHARED_READY + 8,
                             SHARED_ALLOCATION = SHARED_MERGE + 8 * Groups + 1024; /* aligned by hand */
   /* What the launch allots, 168 a thread of three warpgroups or 128 of four, dealt again. A causal loader needs more.
    */
@@ -41,12 +47,22 @@ template <class C> struct dt_attention_barriers {
   DT_DEVICE uint32_t q_empty(uint32_t shared, uint32_t group) {
     return at(shared, 4 * C::STAGES + C::GROUPS + group);
   }
+  DT_DEVICE uint32_t sent_full(uint32_t shared, uint32_t group) {
+    return at(shared, 4 * C::STAGES + 2 * C::GROUPS + group);
+  }
+  DT_DEVICE uint32_t sent_empty(uint32_t shared, uint32_t group) {
+    return at(shared, 4 * C::STAGES + 3 * C::GROUPS + group);
+  }
+  DT_DEVICE uint32_t value(uint32_t shared, uint32_t step) {
+    return at(shared, 4 * C::STAGES + 4 * C::GROUPS + step % C::VALUES);
+  }
   DT_DEVICE uint32_t carry_full(uint32_t shared, uint32_t stage) {
-    return at(shared, 4 * C::STAGES + 2 * C::GROUPS + stage);
+    return at(shared, 4 * C::STAGES + 4 * C::GROUPS + C::VALUES + stage);
   }
   DT_DEVICE void init(uint32_t shared) {
     if constexpr (C::CARRIES)
       for (uint32_t i = 0; i < C::CARRY_STAGES; i++) dt_barrier_init(carry_full(shared, i), 1);
+    for (uint32_t i = 0; i < C::VALUES; i++) dt_barrier_init(value(shared, i), 1);
     for (uint32_t i = 0; i < C::STAGES; i++) {
       dt_barrier_init(k_full(shared, i), 1);
       dt_barrier_init(v_full(shared, i), 1);
@@ -56,8 +72,13 @@ template <class C> struct dt_attention_barriers {
     for (uint32_t i = 0; i < C::GROUPS; i++) {
       dt_barrier_init(q_full(shared, i), 1);
       dt_barrier_init(q_empty(shared, i), 4);
+      dt_barrier_init(sent_full(shared, i), 4);
+      dt_barrier_init(sent_empty(shared, i), 1);
     }
     dt_store_shared_word(shared + C::SHARED_DEAD, 0);
+    dt_store_shared_word(shared + C::SHARED_SENT_END, 0);
+    dt_store_shared_word(shared + C::SHARED_READY, (uint32_t)-4);
+    dt_store_shared_word(shared + C::SHARED_HURRY, 0);
     dt_barrier_init_fence();
   }
 };
@@ -117,8 +138,8 @@ DT_DEVICE dt_attention_item dt_attention_tile(const dt_attention_kernel &a, int3
   return item;
 }
 
-/* Tile `index` in the kernel's order: remote runs first; within them sections of heads, tiles, heads. Causal tiles
- * come longest first, so from the last. */
+/* Tile `index` in the kernel's order: remote runs first; within them as dt_attention_place says. Causal tiles come
+ * longest first, so from the last. */
 template <class C> DT_DEVICE dt_attention_item dt_attention_tile_at(const dt_attention_kernel &a, int32_t index) {
   int32_t group = 0;
   if (index >= a.groups[0].tiles) {
@@ -128,49 +149,58 @@ template <class C> DT_DEVICE dt_attention_item dt_attention_tile_at(const dt_att
   dt_attention_item none;
   none.blocks = 0;
   if (index >= a.groups[group].tiles) return none;
-  const int32_t per_section = a.head_section * a.groups[group].tiles_per_head, section = index / per_section;
-  const int32_t within = index - section * per_section;
-  const int32_t heads = min(a.head_section, a.heads - section * a.head_section);
-  const int32_t tile = within / heads;
+  int32_t head, tile;
+  dt_attention_place(&a, group, index, C::LEADS, &head, &tile);
   int32_t run = a.groups[group].runs_begin;
   while (run + 1 < a.groups[group].runs_end && a.runs[run].tiles_end <= tile) run++;
   int32_t in_run = tile - (a.runs[run].tiles_end - a.runs[run].tiles);
   if (C::CAUSAL) in_run = a.runs[run].tiles - 1 - in_run;
-  return dt_attention_tile<C>(a, section * a.head_section + within % heads, run, in_run);
+  return dt_attention_tile<C>(a, head, run, in_run);
 }
 
-/* The next work of this CTA: its pieces, then whole tiles. */
-typedef struct dt_attention_feed {
-  int32_t pieces; /* taken */
-  int32_t index;  /* next tile */
-} dt_attention_feed;
+/* Volatile: read again where they are needed, not kept in the loader's few registers. */
+DT_DEVICE int32_t dt_attention_cta() {
+  int32_t cta;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(cta));
+  return cta;
+}
+DT_DEVICE int32_t dt_attention_ctas() {
+  int32_t ctas;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(ctas));
+  return ctas;
+}
+
+template <class C> DT_DEVICE int32_t dt_attention_first_tile(const dt_attention_kernel &a) {
+  return C::CAUSAL ? (int32_t)atomicAdd(&a.header->next, 1u) : a.cut_tiles + dt_attention_cta();
+}
+/* The next work of this CTA, number `sequence`: its pieces, then whole tiles, of which one may come before. Next: of a
+ * tile; below 0: so many places for pieces are left. */
 template <class C>
-DT_DEVICE dt_attention_item dt_attention_next(const dt_attention_kernel &a, dt_attention_feed &feed) {
+DT_DEVICE dt_attention_item dt_attention_next(const dt_attention_kernel &a, int32_t &next, uint32_t sequence) {
   /* One call of dt_attention_tile_at: the loader has few registers. */
-  const dt_attention_piece *piece = NULL;
-  while (C::CUT && feed.pieces < DT_ATTENTION_PIECES && piece == NULL) {
-    piece = &a.pieces[blockIdx.x][feed.pieces++];
-    if (piece->blocks == 0) piece = NULL;
+  dt_attention_piece piece = {};
+  int32_t index = next, merge = -1;
+  const bool before = C::CUT && C::CARRIES && a.tile_first && sequence == 0;
+  if (before) {
+    index = dt_attention_first_tile<C>(a);
+  } else if (C::CUT && next < 0) {
+    merge = next + DT_ATTENTION_PIECES;
+    piece = a.pieces[dt_attention_cta()][merge];
+    /* No piece: nor are there any behind. */
+    next = piece.blocks > 0 && next < -1
+               ? next + 1
+               : dt_attention_first_tile<C>(a) + (C::CARRIES && a.tile_first ? dt_attention_ctas() : 0);
+    index = piece.blocks > 0 ? piece.tile : next;
   }
-  int32_t index = feed.index;
-  if (piece != NULL)
-    index = piece->tile;
-  else if (C::CAUSAL)
-    feed.index = (int32_t)atomicAdd(&a.header->next, 1u);
-  else
-    feed.index += (int32_t)gridDim.x;
+  if (piece.blocks == 0 && !before) next = C::CAUSAL ? dt_attention_first_tile<C>(a) : next + dt_attention_ctas();
   dt_attention_item item = dt_attention_tile_at<C>(a, index);
-  if (piece != NULL) {
-    item.masked = item.masked > 0 && piece->block_first + piece->blocks == item.blocks;
-    item.block = piece->block_first + piece->blocks - 1;
-    item.blocks = piece->blocks;
-    if (piece->pieces > 1) item.merge = feed.pieces - 1;
+  if (piece.blocks > 0) {
+    item.masked = item.masked > 0 && piece.block_first + piece.blocks == item.blocks;
+    item.block = piece.block_first + piece.blocks - 1;
+    item.blocks = piece.blocks;
+    if (piece.pieces > 1) item.merge = merge;
   }
   return item;
-}
-template <class C> DT_DEVICE void dt_attention_feed_start(const dt_attention_kernel &a, dt_attention_feed &feed) {
-  feed.pieces = 0;
-  feed.index = C::CAUSAL ? (int32_t)atomicAdd(&a.header->next, 1u) : a.cut_tiles + (int32_t)blockIdx.x;
 }
 /* The last CTA to draw leaves the counters as it found them. */
 template <class C> DT_DEVICE void dt_attention_feed_end(const dt_attention_kernel &a) {
@@ -189,11 +219,13 @@ DT_DEVICE void dt_attention_slot_write(uint32_t slot, const dt_attention_item &i
 
 /* Until all that this head needs has come: pairs with the senders' release of its word. What they stored is read by
  * the copy engine next. */
-template <class C> DT_DEVICE bool dt_attention_arrived(const dt_attention_kernel &a, uint32_t shared, int32_t head) {
+template <class C>
+DT_DEVICE bool dt_attention_arrived(const dt_attention_kernel &a, uint32_t shared, const uint32_t *words,
+                                    int32_t head) {
   const uint32_t target = a.arrived_target_from ? *a.arrived_target_from : a.arrived_target;
   const uint32_t start = dt_time_us();
   for (;;) {
-    if ((int32_t)(dt_acquire_sys(a.arrived + head) - target) >= 0) break;
+    if ((int32_t)(dt_acquire_sys(words + head) - target) >= 0) break;
     if (dt_load_shared_word(shared + C::SHARED_DEAD)) return false;
     if (*(volatile uint32_t *)&a.header->error != 0) dt_store_shared_word(shared + C::SHARED_DEAD, 1);
     if (dt_time_us() - start > a.timeout_us)
@@ -210,75 +242,102 @@ DT_DEVICE void dt_attention_load_block(const CUtensorMap *map, uint32_t to, int3
   for (int32_t x = 0; x < C::D / 64; x++) dt_tensor_load_3d(to + x * C::N * 128, map, 64 * x, head, row, full);
 }
 
-/* Operands of all the work of this CTA. One thread. K runs a block ahead of V, also across tiles: the order in which
- * the consumers free the stages. */
+/* Which block of V follows the K that was issued last; row < 0: none, the end. A K is issued two steps behind a step
+ * whose V has come, so four places are enough. */
+template <class C>
+DT_DEVICE void dt_attention_value_ask(uint32_t shared, uint32_t step, int32_t head, int32_t row) {
+  asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(shared + C::SHARED_VALUES + step % C::VALUES * 8), "r"(head),
+               "r"(row)
+               : "memory");
+  dt_barrier_arrive(dt_attention_barriers<C>::value(shared, step));
+}
+
+/* V, by a thread of its own: it waits for other stages than K, and the loader of K and Q has few registers. */
+template <class C> DT_DEVICE void dt_attention_load_values(const dt_attention_kernel &a, uint32_t shared) {
+  typedef dt_attention_barriers<C> B;
+  for (uint32_t step = 0;; step++) {
+    const uint32_t stage = step % C::STAGES;
+    /* No limit of its own: the loader that it waits for has one, and says so where it gives up. */
+    while (!dt_barrier_try(B::value(shared, step), step / C::VALUES & 1))
+      if (dt_load_shared_word(shared + C::SHARED_DEAD)) return;
+    int32_t head, row;
+    asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];"
+                 : "=r"(head), "=r"(row)
+                 : "r"(shared + C::SHARED_VALUES + step % C::VALUES * 8)
+                 : "memory");
+    if (row < 0 || !dt_attention_wait<C>(a, shared, B::v_empty(shared, stage), (step / C::STAGES & 1) ^ 1,
+                                         DT_ATTENTION_ERROR_FREE_V))
+      return;
+    dt_fence_async_global(); /* the loader has seen the rows arrive; this thread's copies come after that */
+    dt_attention_load_block<C>(C::CARRIES && row >= a.own_kv_row ? &a.own_v : &a.v,
+                               shared + C::SHARED_V + stage * C::BLOCK_BYTES, head, row, B::v_full(shared, stage));
+  }
+}
+
+/* A head's word, or its late one, unless this thread has seen it: what it saw of the last head is four times that, 1
+ * more for the word, 2 for the late one. Kept in shared memory: the loader has few registers. */
+template <class C>
+DT_DEVICE bool dt_attention_see(const dt_attention_kernel &a, uint32_t shared, const uint32_t *words, int32_t head,
+                                int32_t kind) {
+  const int32_t seen = (int32_t)dt_load_shared_word(shared + C::SHARED_READY), same = seen >> 2 == head;
+  if (same && (seen & kind)) return true;
+  if (!dt_attention_arrived<C>(a, shared, words, head)) return false;
+  dt_store_shared_word(shared + C::SHARED_READY, (uint32_t)((same ? seen : 4 * head) | kind));
+  return true;
+}
+
+/* Q and K of all the work of this CTA. One thread. */
 template <class C> DT_DEVICE void dt_attention_load(const dt_attention_kernel &a, uint32_t shared) {
   typedef dt_attention_barriers<C> B;
   uint32_t k_step = 0, sequence = 0;
-  int32_t v_head = 0, v_row = -1, ready = -1; /* the V to load next, that of the last K; -1: none */
-  dt_attention_feed feed;
-  dt_attention_feed_start<C>(a, feed);
-  const auto load_v = [&]() {
-    if (v_row < 0) return true;
-    const uint32_t step = k_step - 1, stage = step % C::STAGES;
-    if (!dt_attention_wait<C>(a, shared, B::v_empty(shared, stage), (step / C::STAGES & 1) ^ 1,
-                              DT_ATTENTION_ERROR_FREE_V))
-      return false;
-    dt_attention_load_block<C>(&a.v, shared + C::SHARED_V + stage * C::BLOCK_BYTES, v_head, v_row,
-                               B::v_full(shared, stage));
-    v_row = -1;
-    return true;
-  };
+  int32_t next = C::CUT ? -DT_ATTENTION_PIECES : dt_attention_first_tile<C>(a);
   for (;; sequence++) {
-    const dt_attention_item item = dt_attention_next<C>(a, feed);
+    const dt_attention_item item = dt_attention_next<C>(a, next, sequence);
+    /* What it held eight items ago nobody reads any more: Q of the item before the last has been handed back. */
+    dt_attention_slot_write(shared + C::SHARED_SLOTS + sequence % C::SLOTS * 32, item);
     int32_t kv_head = 0;
     if (item.blocks > 0) {
-      kv_head = a.mapped ? a.head_to_kv[item.head] : (int32_t)((int64_t)item.head * a.kv_heads / a.heads);
+      kv_head = a.mapped ? a.head_to_kv[item.head] : (int32_t)((uint32_t)(item.head * a.kv_heads) / (uint32_t)a.heads);
     }
     /* Consumers store a tile when they have the next one's Q. */
-    const int32_t awaited = a.arrived == NULL        ? ready
-                            : a.arrived_gates_stores ? (sequence == 1 ? 0 : ready)
-                            : item.blocks > 0        ? item.head
-                                                     : ready;
-    if (awaited != ready) {
-      /* The tile before must not wait for this head with its last V. */
-      if (!load_v() || !dt_attention_arrived<C>(a, shared, awaited)) return;
-      ready = awaited;
-    }
+    if (a.arrived != NULL && (a.arrived_gates_stores ? sequence > 0 : item.blocks > 0 && item.row < a.own_q_row) &&
+        !dt_attention_see<C>(a, shared, a.arrived, a.arrived_gates_stores ? 0 : item.head, 1))
+      return;
     for (int32_t j = 0; j < item.blocks || j == 0; j++) {
       const uint32_t stage = k_step % C::STAGES;
       const int32_t row = (item.block - j) * C::N;
       if (item.blocks > 0) {
+        if (C::CARRIES && row < a.carry.late_rows && !dt_attention_see<C>(a, shared, a.carry.late, item.head, 2))
+          return;
         if (!dt_attention_wait<C>(a, shared, B::k_empty(shared, stage), (k_step / C::STAGES & 1) ^ 1,
                                   DT_ATTENTION_ERROR_FREE_K))
           return;
-        dt_attention_load_block<C>(&a.k, shared + C::SHARED_K + stage * C::BLOCK_BYTES, kv_head, row,
+        dt_attention_load_block<C>(C::CARRIES && row >= a.own_kv_row ? &a.own_k : &a.k,
+                                   shared + C::SHARED_K + stage * C::BLOCK_BYTES, kv_head, row,
                                    B::k_full(shared, stage));
-      }
-      if (!load_v()) return;
-      if (item.blocks > 0) {
-        k_step++;
-        v_head = kv_head;
-        v_row = row;
+        dt_attention_value_ask<C>(shared, k_step++, kv_head, row);
       }
       if (j > 0) continue;
+#pragma unroll 1
       for (uint32_t group = 0; group < C::GROUPS; group++) {
         if (!dt_attention_wait<C>(a, shared, B::q_empty(shared, group), (sequence & 1) ^ 1, DT_ATTENTION_ERROR_FREE_Q))
           return;
-        if (group == 0) dt_attention_slot_write(shared + C::SHARED_SLOTS + sequence % C::SLOTS * 32, item);
         const uint32_t full = B::q_full(shared, group), to = shared + group * C::GROUP_Q_BYTES;
         if (item.blocks == 0) {
           dt_barrier_arrive(full);
           continue;
         }
         dt_barrier_expect(full, C::GROUP_Q_BYTES);
+        const int32_t q_row = item.row + (int32_t)(64 * group);
+        const CUtensorMap *map = C::CARRIES && dt_attention_reads_own_q(&a, q_row) ? &a.own_q : &a.q;
 #pragma unroll
         for (int32_t x = 0; x < C::D / 64; x++)
-          dt_tensor_load_3d(to + x * 64 * 128, &a.q, 64 * x, item.head, item.row + (int32_t)(64 * group), full);
+          dt_tensor_load_3d(to + x * 64 * 128, map, 64 * x, item.head, q_row, full);
       }
     }
     if (item.blocks == 0) break;
   }
+  dt_attention_value_ask<C>(shared, k_step, 0, -1);
   dt_attention_feed_end<C>(a);
 }
 

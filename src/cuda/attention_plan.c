@@ -11,6 +11,11 @@ dt_attention_shape dt_attention_shape_of(const dt_cuda_attention *attention) {
                               .causal = attention->causal != 0};
 }
 
+double dt_attention_tile_ns(const dt_cuda_attention *attention, const dt_attention_shape *shape) {
+  static const double step_ns = 1300; /* of a block of K and V, at head_dim 64 and 128 alike; measured */
+  return step_ns * (double)((attention->kv_tokens + shape->block - 1) / shape->block);
+}
+
 /* Tiles go over from a run to the next where that lies behind it, so that only the last tile of such a row of runs may
  * be short. A tile ends in the run it starts in or in the next one: a run between two others that is shorter than a
  * tile begins anew. Causal tiles stay in their runs, whose order is turned. */
@@ -36,6 +41,23 @@ static void plan_tiles(const dt_cuda_attention *attention, int32_t tile_rows, dt
   }
 }
 
+/* Tiles begin at rising rows, so those that lead are the first or the last. */
+static void plan_lead(const dt_cuda_attention *attention, int32_t tile_rows, dt_attention_group *group,
+                      const dt_attention_run *runs) {
+  const int64_t rows = attention->head_dim > 128 ? 0 : attention->lead_rows,
+                from = rows < 0 ? attention->tokens + rows : 0;
+  const int64_t end = rows < 0 ? attention->tokens : rows;
+  int32_t lead = 0;
+  for (int32_t i = group->runs_begin; i < group->runs_end; i++)
+    for (int32_t tile = 0; tile < runs[i].tiles; tile++) {
+      const int64_t row = runs[i].start + (int64_t)tile * tile_rows;
+      lead += row >= from && row < end;
+    }
+  if (lead == 0) lead = group->tiles_per_head;
+  group->lead = lead;
+  group->lead_from = rows < 0 ? group->tiles_per_head - lead : 0;
+}
+
 static void plan_runs(const dt_cuda_attention *attention, int32_t tile_rows, int32_t remote, int32_t *next,
                       dt_attention_kernel *kernel) {
   dt_attention_group *group = &kernel->groups[remote ? 0 : 1];
@@ -50,16 +72,18 @@ static void plan_runs(const dt_cuda_attention *attention, int32_t tile_rows, int
     run->row_bytes = 2 * owner->row_stride;
     run->first = (int32_t)owner->first;
     run->rows = (int32_t)owner->rows;
+    run->away = owner->away;
   }
   group->runs_end = *next;
   plan_tiles(attention, tile_rows, group, kernel->runs);
   group->tiles = group->tiles_per_head * attention->heads;
+  plan_lead(attention, tile_rows, group, kernel->runs);
 }
 
 /* Heads whose K and V fit the L2 cache together take turns when tiles are dealt longest first. */
 enum { SECTION_BYTES = 24 << 20 };
 static int32_t head_section(const dt_cuda_attention *attention) {
-  if (!attention->causal) return 1;
+  if (!attention->causal) return attention->lead_heads > 1 && attention->head_dim <= 128 ? attention->lead_heads : 1;
   const int64_t bytes = 4 * attention->kv_tokens * attention->head_dim;
   int64_t kv_heads = SECTION_BYTES / (bytes > 0 ? bytes : 1);
   if (kv_heads < 1) kv_heads = 1;
@@ -69,21 +93,35 @@ static int32_t head_section(const dt_cuda_attention *attention) {
 
 /* Cuts the tiles that do not fill a round, the first of the order, into pieces of equal length, in CTAs one after the
  * other; a cut near a tile's edge goes there. Only where the round would waste more than merging costs. */
-enum { CUT_WASTE_PERCENT = 10, CUT_BLOCKS_MIN = 4, CUT_SNAP = 2, CUT_PIECES_MAX = 8 };
+enum { CUT_WASTE_PERCENT = 10, CUT_BLOCKS_MIN = 4, CUT_SNAP = 2, CUT_WHOLE_FROM = 3 };
+
+/* Where worker c's piece ends, counted from the first tile's first block, if no piece has parts of two tiles: a CTA
+ * with two pieces pays twice for writing and merging, more than a piece of a fifth of a tile is longer than one of a
+ * sixth. */
+static int64_t piece_end(int32_t c, int32_t workers, int32_t rest, int32_t blocks) {
+  const int32_t tile = (int32_t)(((int64_t)c * rest + rest - 1) / workers);
+  const int32_t first = (int32_t)((int64_t)tile * workers / rest),
+                end = (int32_t)((int64_t)(tile + 1) * workers / rest);
+  return (int64_t)tile * blocks + (int64_t)blocks * (c + 1 - first) / (end - first);
+}
+
 static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, dt_attention_kernel *kernel) {
   const int32_t rounds = tiles / ctas, rest = tiles % ctas;
   if (rest == 0 || blocks > UINT16_MAX) return;
   if ((ctas - rest) * 100 < CUT_WASTE_PERCENT * ctas * (rounds + 1)) return;
   const int64_t total = (int64_t)rest * blocks;
-  const int32_t workers = ctas < CUT_PIECES_MAX / 2 * rest ? ctas : CUT_PIECES_MAX / 2 * rest;
+  const int32_t most = (DT_ATTENTION_TILE_PIECES - 2) * rest; /* a tile's first and last piece may be parts */
+  const int32_t workers = ctas < most ? ctas : most;
   if (total / workers < CUT_BLOCKS_MIN) return;
   int32_t slabs = 0, tile_slab = 0, piece = 0;
   int64_t from = 0;
+  const int32_t whole = workers / rest >= CUT_WHOLE_FROM; /* then CTAs have a piece of one tile each */
   for (int32_t c = 0; c < workers; c++) {
     int64_t to = total * (c + 1) / workers;
     const int64_t past = to % blocks;
     if (past <= CUT_SNAP) to -= past;
     if (past >= blocks - CUT_SNAP) to += blocks - past;
+    if (whole) to = piece_end(c, workers, rest, blocks);
     for (int32_t n = 0; from < to; n++) {
       const int64_t tile = from / blocks, edge = (tile + 1) * blocks, end = to < edge ? to : edge;
       if (from % blocks == 0) {
@@ -122,9 +160,23 @@ void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_sh
   memset(kernel->pieces, 0, sizeof kernel->pieces);
   plan_runs(attention, 64 * shape->groups, 1, &next, kernel);
   plan_runs(attention, 64 * shape->groups, 0, &next, kernel);
+  kernel->heads = attention->heads;
   kernel->head_section = head_section(attention);
   kernel->cut_tiles = 0;
   if (!attention->causal && cut != 0)
     plan_pieces(kernel->groups[0].tiles + kernel->groups[1].tiles,
                 (int32_t)((attention->kv_tokens + shape->block - 1) / shape->block), ctas, kernel);
+  kernel->tile_first = kernel->cut_tiles > 0 && kernel->groups[0].tiles + kernel->groups[1].tiles >= 2 * ctas;
+}
+
+void dt_attention_plan_own(const dt_cuda_attention *attention, const dt_attention_carry *carry,
+                           dt_attention_kernel *kernel) {
+  kernel->own_q_row = kernel->own_kv_row = INT32_MAX;
+  kernel->own_q_rows = 0;
+  if (!carry || !carry->reads_own) return;
+  if (carry->own_q < attention->tokens) {
+    kernel->own_q_row = carry->own_q;
+    kernel->own_q_rows = (int32_t)attention->tokens - carry->own_q;
+  }
+  if (carry->late_rows < attention->kv_tokens) kernel->own_kv_row = carry->late_rows;
 }

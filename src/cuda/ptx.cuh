@@ -21,6 +21,13 @@ DT_DEVICE uint32_t dt_time_us() {
   return (uint32_t)(ns >> 10);
 }
 
+/* Its low half: differences of up to two seconds. */
+DT_DEVICE uint32_t dt_time_low_ns() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+  return (uint32_t)ns;
+}
+
 /* Clusters. */
 DT_DEVICE uint32_t dt_cluster_rank() {
   uint32_t rank;
@@ -131,6 +138,10 @@ DT_DEVICE void dt_bulk_commit() {
 /* Until at most `Left` of this thread's groups still read their source. */
 template <int Left> DT_DEVICE void dt_bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Left) : "memory");
+}
+/* Until at most `Left` of this thread's groups are not yet written. */
+template <int Left> DT_DEVICE void dt_bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Left) : "memory");
 }
 /* Until this thread's groups are written. */
 DT_DEVICE void dt_bulk_wait_all() {

@@ -78,10 +78,10 @@ static dt_status make_map(const dt_ulysses *u, CUtensorMap *map, void *memory, i
       "cuTensorMapEncodeTiled");
 }
 
-/* Where this rank's rows of q lie at a rank: those it owns, or all of a replicated text. */
-static int64_t q_place(const dt_ulysses_layout *l, int32_t self, int32_t rank, int part) {
-  if (l->text_replicated) return dt_ulysses_sent(l, l->tokens, self, rank, part).first;
-  return dt_ulysses_q_place(l, rank, self, part);
+/* Where this rank's rows lie at a rank: those it owns, or all of a replicated text. */
+static int64_t place(const dt_ulysses_layout *l, int32_t self, int32_t rank, int32_t tensor, int part) {
+  if (l->text_replicated) return dt_ulysses_sent(l, tensor ? l->kv_tokens : l->tokens, self, rank, part).first;
+  return dt_ulysses_place(l, rank, tensor, self, part);
 }
 
 /* Each map ends with its run: what a box holds beyond is not written. */
@@ -96,8 +96,8 @@ static dt_status make_maps(dt_ulysses *u) {
       for (int32_t tensor = 0; tensor < 3 && !status; tensor++) {
         const int32_t heads = tensor ? dt_ulysses_kv_count(l, r) : dt_ulysses_head_count(l, r);
         const dt_ulysses_rows run = dt_ulysses_sent(l, tensor ? l->kv_tokens : l->tokens, self, r, part);
-        const int64_t place = tensor ? run.first : q_place(l, self, r, part);
-        uint8_t *to = u->arrivals->pieces[r] + 2 * dt_ulysses_tensor_at(l, r, tensor) + place * heads * row;
+        uint8_t *to = u->arrivals->pieces[r] + 2 * dt_ulysses_tensor_at(l, r, tensor) +
+                      place(l, self, r, tensor, part) * heads * row;
         status = make_map(u, &u->move_in.to[dt_ulysses_map_in(r, part, tensor)], to, run.rows, heads);
       }
       const dt_ulysses_rows run = dt_ulysses_owned(l, l->tokens, r, part);
@@ -111,9 +111,9 @@ static dt_status make_maps(dt_ulysses *u) {
 /* What the attention's launch has no room for. */
 static dt_status upload_maps(dt_ulysses *u) {
   dt_status status = device_memory(u, (void **)&u->carried_to, sizeof u->move_in.to, "tensor maps");
-  return status ? status
-                : dt_cuda_check(cudaMemcpy(u->carried_to, u->move_in.to, sizeof u->move_in.to, cudaMemcpyHostToDevice),
-                                "tensor maps");
+  if (status) return status;
+  return dt_cuda_check(cudaMemcpy(u->carried_to, u->move_in.to, sizeof u->move_in.to, cudaMemcpyHostToDevice),
+                       "tensor maps");
 }
 
 static dt_status upload(dt_ulysses *u, dt_ulysses_table *table, dt_ulysses_moves *moves) {
@@ -150,6 +150,28 @@ static int32_t choose_senders(const dt_ulysses *u) {
   return senders < 1 ? 1 : senders > 16 ? 16 : (int32_t)senders;
 }
 
+/* The way in that the attention's CTAs bring. Later items come twice as fast as they are needed, evenly: more at a time
+ * would hold up the operands' loads. */
+static dt_status make_carried(dt_ulysses *u) {
+  static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT;
+  const dt_attention_shape shape = dt_attention_shape_of(&u->attention);
+  const int32_t rank = dt_comm_rank(u->config.comm), ctas = u->attention.sms;
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  if (!kernel) return dt_fail(DT_ERR_MEMORY, "plan: %zu bytes", sizeof *kernel);
+  dt_attention_plan(&u->attention, &shape, chosen.cut, ctas, kernel);
+  dt_ulysses_needs needs;
+  dt_ulysses_table table;
+  dt_status status = dt_ulysses_order(&u->layout, rank, kernel, 64 * shape.groups, ctas, &needs);
+  if (!status) status = dt_ulysses_table_carried(&u->layout, rank, &needs, &table);
+  const double tiles = (double)kernel->groups[0].tiles / ctas;
+  free(kernel);
+  dt_ulysses_needs_destroy(&needs);
+  if (status) return status;
+  u->carried_early = table.early;
+  u->carried_ns = (uint32_t)(0.5 * tiles * dt_attention_tile_ns(&u->attention, &shape) / (table.count + 1));
+  return upload(u, &table, &u->carried);
+}
+
 /* All copy all; or few beside the attention, once more of them have brought the first heads. */
 static dt_status make_tables(dt_ulysses *u) {
   const int32_t rank = dt_comm_rank(u->config.comm), blocks = u->sms, half = (blocks + 1) / 2;
@@ -161,8 +183,7 @@ static dt_status make_tables(dt_ulysses *u) {
   if (!status) status = upload(u, &table, &u->in_all);
   if (!status && !u->carries) status = dt_ulysses_table_in(&u->layout, rank, &few, &table);
   if (!status && !u->carries) status = upload(u, &table, &u->in_few);
-  if (!status && u->carries) status = dt_ulysses_table_carried(&u->layout, rank, &table);
-  if (!status && u->carries) status = upload(u, &table, &u->carried);
+  if (!status && u->carries) status = make_carried(u);
   if (!status) status = dt_ulysses_table_out(&u->layout, rank, blocks, &table);
   if (!status) status = upload(u, &table, &u->out);
   return status;
@@ -179,7 +200,7 @@ static void set_owners(const dt_ulysses *u, dt_cuda_attention *attention, int ke
     for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
       const int32_t owner = (self + i) % l->ranks;
       dt_ulysses_rows run = dt_ulysses_owned(l, l->tokens, owner, part);
-      const int64_t first = dt_ulysses_q_place(l, self, owner, part);
+      const int64_t first = dt_ulysses_place(l, self, 0, owner, part);
       if (dt_ulysses_by_owner(l)) { /* text and image lie together, here and there */
         if (part != DT_ULYSSES_TEXT) continue;
         run.rows = dt_ulysses_owned_rows(l, l->tokens, owner);
@@ -191,17 +212,33 @@ static void set_owners(const dt_ulysses *u, dt_cuda_attention *attention, int ke
                                      .out =
                                          u->output->pieces[owner] + (run.local * l->heads + l->head_first[self]) * row,
                                      .row_stride = (int64_t)l->heads * l->head_dim,
-                                     .remote = 1}; /* head by head, others' rows first */
+                                     .remote = 1, /* one group: others' rows first, in the order of the runs */
+                                     .away = owner != self};
       if (!kept || owner == self) continue;
+      o->away = 0;
       o->out = u->kept + first * heads * row;
       o->row_stride = (int64_t)heads * l->head_dim;
     }
 }
 
 static void set_one_owner(const dt_ulysses *u, dt_cuda_attention *attention) {
+  attention->lead_rows = 0;
+  attention->lead_heads = 0;
   attention->owners_count = 1;
   attention->owners[0] =
       (dt_cuda_attention_owner){.rows = u->layout.tokens, .out = u->kept, .row_stride = attention->q_row_stride};
+}
+
+/* Rows of others first, so that they are on their way before the last tiles, which stay here, are done. But where the
+ * attention's CTAs bring the way in own rows first, whose q is here and half of whose k and v. All heads' before any of
+ * the rest, if the heads' k and v fit the L2 cache together. */
+enum { LEAD_BYTES = 48 << 20 };
+static void set_order(const dt_ulysses *u, dt_cuda_attention *a) {
+  const dt_ulysses_layout *l = &u->layout;
+  if (!dt_ulysses_by_owner(l)) return;
+  const int64_t own = dt_ulysses_owned_rows(l, l->tokens, u->move_in.params.rank);
+  a->lead_rows = u->config.attention.overlap_in && u->carries ? -own : l->tokens - own;
+  if (4 * l->kv_tokens * l->head_dim * a->kv_heads <= LEAD_BYTES) a->lead_heads = a->heads;
 }
 
 /* What all parts share: rows of this rank's heads to their owners. */
@@ -227,11 +264,13 @@ static dt_status describe_attention(dt_ulysses *u) {
   /* Fixed, since it decides where tiles are cut: every run of this operator gives the same bits. */
   a->sms = u->config.attention.overlap_in && !u->carries && u->senders < u->sms ? u->sms - u->senders : u->sms;
   a->timeout_s = u->config.timeout_s;
+  a->paced = !u->config.direct_stores;
   u->head_to_kv = calloc((size_t)a->heads, sizeof *u->head_to_kv);
   if (!u->head_to_kv) return dt_fail(DT_ERR_MEMORY, "heads: %d", a->heads);
   for (int32_t h = 0; h < a->heads; h++) u->head_to_kv[h] = dt_ulysses_kv_of(l, self, h);
   a->head_to_kv = u->head_to_kv;
   set_owners(u, a, 0);
+  set_order(u, a);
   return DT_OK;
 }
 
@@ -252,7 +291,7 @@ static dt_status make_windows(dt_ulysses *u) {
   const size_t arrivals = 2 * (size_t)dt_ulysses_tensor_at(l, self, 3);
   const size_t output = 2 * (size_t)(dt_ulysses_owned_rows(l, l->tokens, self) * l->heads * l->head_dim);
   const size_t control =
-      (size_t)l->ranks * sizeof(dt_ulysses_slot) + (size_t)dt_ulysses_head_count(l, self) * sizeof(uint32_t);
+      (size_t)l->ranks * sizeof(dt_ulysses_slot) + 2 * (size_t)dt_ulysses_head_count(l, self) * sizeof(uint32_t);
   u->device_bytes += arrivals + output + control;
   dt_status status = dt_comm_alloc(comm, arrivals, &u->arrivals);
   if (!status) status = dt_comm_alloc(comm, output, &u->output);
@@ -271,6 +310,7 @@ static void fill_params(dt_ulysses *u) {
     dt_ulysses_slot *slots = (dt_ulysses_slot *)u->control->pieces[r];
     p->peer_slot[r] = slots + p->rank;
     p->arrived[r] = (uint32_t *)(slots + p->ranks);
+    p->late[r] = p->arrived[r] + dt_ulysses_head_count(&u->layout, r);
   }
 }
 
@@ -297,8 +337,8 @@ static dt_status make(dt_ulysses *u) {
   if (!status) status = make_workspace(u);
   if (!status) status = make_tables(u);
   if (!status) status = make_maps(u);
-  if (!status && u->carries) status = upload_maps(u);
   u->move_in.params.attention_error = &((dt_attention_header *)u->workspace)->error;
+  if (!status) status = upload_maps(u);
   u->move_in.enters = 1;
   u->move_out.params = u->move_in.params;
   u->move_out.items = u->out.items;
@@ -420,7 +460,19 @@ static dt_status run_serial(dt_ulysses *u, const void *const *inputs, cudaStream
   if (!status) status = dt_cuda_check(dt_ulysses_gather_launch(p, stream), "arrival");
   if (!status) status = dt_cuda_attention_forward(&attention, u->workspace, stream);
   if (!status) status = dt_cuda_check(dt_ulysses_move_launch(&u->move_out, u->out.blocks, stream), "way out");
-  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_all.blocks, 1, stream), "exit");
+  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_all.blocks, 1, 0, stream), "exit");
+}
+
+static void read_own(const dt_ulysses *u, const void *const *inputs, dt_attention_carry *carry) {
+  const dt_ulysses_layout *l = &u->layout;
+  const int32_t self = u->move_in.params.rank;
+  carry->reads_own = 1;
+  carry->own_q = (int32_t)(l->tokens - dt_ulysses_owned_rows(l, l->tokens, self));
+  for (int tensor = 0; tensor < 3; tensor++) {
+    const int32_t first = tensor ? dt_ulysses_kv_first(l, self) : l->head_first[self];
+    carry->own[tensor] = (const uint16_t *)inputs[tensor] + (int64_t)first * l->head_dim;
+    carry->own_stride[tensor] = (int64_t)(tensor ? l->kv_heads : l->heads) * l->head_dim;
+  }
 }
 
 /* The attention's own CTAs bring the way in: entry, attention, exit. */
@@ -431,14 +483,20 @@ static dt_status run_carrying(dt_ulysses *u, const dt_cuda_attention *attention,
   dt_attention_carry carry = {.to = u->carried_to,
                               .items = u->carried.items,
                               .count = u->carried.count,
+                              .early = u->carried_early,
+                              .interval_ns = u->carried_ns,
                               .ticket = &u->state->ticket,
                               .gate = u->gate,
-                              .gate_target = &u->state->next};
+                              .gate_target = &u->state->next,
+                              .enters = 1,
+                              .meet = *p,
+                              .late = p->late[p->rank],
+                              .late_rows = (int32_t)dt_ulysses_late_rows(&u->layout, p->rank)};
+  if (dt_ulysses_by_owner(&u->layout)) read_own(u, inputs, &carry);
   memcpy(carry.from, u->move_in.from, sizeof carry.from);
   memcpy(carry.arrived, p->arrived, sizeof carry.arrived);
-  if (!status) status = dt_cuda_check(dt_ulysses_enter_launch(p, stream), "entry");
   if (!status) status = dt_attention_forward_carrying(attention, &carry, u->workspace, stream);
-  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, 0, 1, stream), "exit");
+  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, 0, 1, 1, stream), "exit");
 }
 
 static dt_status run_piggyback(dt_ulysses *u, const void *const *inputs, cudaStream_t stream) {
@@ -451,13 +509,15 @@ static dt_status run_piggyback(dt_ulysses *u, const void *const *inputs, cudaStr
   dt_status status = queue_in(u, moves, inputs, stream);
   if (!status && !overlap) status = dt_cuda_check(dt_ulysses_gather_launch(p, stream), "arrival");
   if (!status) status = dt_cuda_attention_forward(&attention, u->workspace, stream);
-  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, moves->blocks, 1, stream), "exit");
+  return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, moves->blocks, 1, 0, stream), "exit");
 }
 
 dt_status dt_ulysses_run(dt_ulysses *u, dt_ulysses_part part, const void *q, const void *k, const void *v,
                          void *stream) {
   const dt_ulysses_params *p = &u->move_in.params;
   const void *inputs[3] = {q, k, v};
+  const dt_attention_carry carry = {.enters = 1, .meet = *p};
+  const int enters = u->attention.kv_tokens > 0 && u->attention.tokens > 0; /* there is an attention kernel */
   dt_cuda_attention attention = u->attention;
   dt_status status = DT_OK;
   switch (part) {
@@ -469,13 +529,15 @@ dt_status dt_ulysses_run(dt_ulysses *u, dt_ulysses_part part, const void *q, con
     return dt_cuda_attention_forward(&attention, u->workspace, stream);
   case DT_ULYSSES_FUSED:
     wait_for(u, &attention, 0);
-    status = dt_cuda_check(dt_ulysses_enter_launch(p, stream), "entry");
-    if (!status) status = dt_cuda_attention_forward(&attention, u->workspace, stream);
-    return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, 0, 0, stream), "exit");
+    if (!enters) status = dt_cuda_check(dt_ulysses_enter_launch(p, stream), "entry");
+    if (!status) status = dt_attention_forward_carrying(&attention, &carry, u->workspace, stream);
+    return status
+               ? status
+               : dt_cuda_check(dt_ulysses_leave_launch(p, 0, 0, enters && attention.head_dim <= 128, stream), "exit");
   case DT_ULYSSES_IN:
     status = queue_in(u, &u->in_all, inputs, stream);
     if (!status) status = dt_cuda_check(dt_ulysses_gather_launch(p, stream), "arrival");
-    return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_all.blocks, 1, stream), "exit");
+    return status ? status : dt_cuda_check(dt_ulysses_leave_launch(p, u->in_all.blocks, 1, 0, stream), "exit");
   }
   return dt_fail(DT_ERR_ARGUMENT, "part: %d; 0 to 3 allowed", (int)part);
 }

@@ -72,6 +72,7 @@ static void configure(const dt_ulysses_bench_rank *r, int beside, dt_ulysses_con
   config->attention = r->shared->attention;
   config->attention.overlap_in = beside;
   config->senders = r->shared->config->senders;
+  config->direct_stores = r->shared->config->direct_stores;
   config->sms = r->sms;
   config->timeout_s = 5;
 }

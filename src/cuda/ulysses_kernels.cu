@@ -1,52 +1,7 @@
 /* The Ulysses operator's kernels beside the attention: entry, copies, arrival, exit. Every wait is bounded; whoever
  * gives up says so to its peers and publishes no arrival. Pairs of the memory order are named at both ends. */
 #include "cuda/ulysses_kernels.h"
-#include "cuda/words.cuh"
-
-/* Until at most `Left` of this thread's groups are not yet written. */
-template <int Left> DT_DEVICE void dt_bulk_wait() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Left) : "memory");
-}
-
-DT_DEVICE void dt_ulysses_fail(const dt_ulysses_params &p, uint32_t error, int32_t index, uint32_t expected,
-                               uint32_t seen) {
-  if (atomicCAS(&p.state->error, (uint32_t)DT_ULYSSES_ERROR_NONE, error) != DT_ULYSSES_ERROR_NONE) return;
-  /* An attention that waits for what will not come ends, one that has not begun does nothing. */
-  if (error != DT_ULYSSES_ERROR_ATTENTION) atomicCAS(p.attention_error, 0u, (uint32_t)DT_ATTENTION_ERROR_STOPPED);
-  p.state->index = index;
-  p.state->expected = expected;
-  p.state->seen = seen;
-}
-DT_DEVICE bool dt_ulysses_failed(const dt_ulysses_params &p) {
-  return *(volatile uint32_t *)&p.state->error != DT_ULYSSES_ERROR_NONE;
-}
-
-DT_DEVICE uint64_t dt_time_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
-
-/* Until `peer` has put `epoch` into a word of its slot. Acquire: pairs with dt_release_sys of the peer. */
-DT_DEVICE void dt_ulysses_await(const dt_ulysses_params &p, int32_t peer, const uint32_t *word, uint32_t epoch,
-                                uint32_t error) {
-  const uint32_t start = dt_time_us();
-  for (;;) {
-    const bool gave_up = dt_acquire_sys(&p.slots[peer].failed) != 0; /* what it published before comes first */
-    const uint32_t seen = dt_acquire_sys(word);
-    if ((int32_t)(seen - epoch) >= 0) return;
-    if (gave_up) return dt_ulysses_fail(p, DT_ULYSSES_ERROR_PEER, peer, 0, 0);
-    if (dt_ulysses_failed(p)) return;
-    if (dt_time_us() - start > p.timeout_us) return dt_ulysses_fail(p, error, peer, epoch, seen);
-  }
-}
-
-/* Release: what the stream did before with this rank's windows is done. */
-DT_DEVICE void dt_ulysses_announce(const dt_ulysses_params &p, int32_t peer, uint32_t epoch) {
-  dt_fence_sys();
-  if (dt_ulysses_failed(p)) return dt_release_sys(&p.peer_slot[peer]->failed, 1);
-  dt_release_sys(&p.peer_slot[peer]->entered, epoch);
-}
+#include "cuda/ulysses_meet.cuh"
 
 /* One thread: until every rank has entered. */
 DT_DEVICE bool dt_ulysses_met(const dt_ulysses_params &p, uint32_t epoch) {
@@ -55,20 +10,9 @@ DT_DEVICE bool dt_ulysses_met(const dt_ulysses_params &p, uint32_t epoch) {
   return !dt_ulysses_failed(p);
 }
 
-/* The kernel behind this one comes at once: it waits at the gate, on no more multiprocessors than its rank has. */
+/* Where there is no attention kernel that enters by itself. */
 __global__ void dt_ulysses_enter_kernel(const dt_ulysses_params p) {
-  const int32_t thread = (int32_t)threadIdx.x;
-  const uint32_t epoch = p.state->epoch + 1;
-  dt_grid_launch();
-  if (thread < p.ranks && thread != p.rank) {
-    dt_ulysses_announce(p, thread, epoch);
-    dt_ulysses_await(p, thread, &p.slots[thread].entered, epoch, DT_ULYSSES_ERROR_ENTRY);
-  }
-  __syncthreads();
-  if (thread == 0) p.state->times.in_first = p.state->times.in_last = p.state->times.ready = dt_time_ns();
-  if (dt_ulysses_failed(p)) return;
-  /* Release: the other ranks' windows are open; pairs with the attention's acquire of its heads' words. */
-  for (int32_t head = thread; head < p.heads; head += (int32_t)blockDim.x) dt_release_sys(p.gate + head, epoch);
+  dt_ulysses_enter(p);
 }
 
 typedef struct dt_ulysses_ring {
@@ -112,6 +56,7 @@ DT_DEVICE void dt_ulysses_publish(const dt_ulysses_params &p, const dt_ulysses_i
   if (item.weight == 0) return;
   dt_fence_async_global();
   dt_add_release_sys(p.arrived[item.rank] + item.word, item.weight);
+  dt_add_release_sys(p.late[item.rank] + item.word, item.weight);
 }
 
 /* Lets the kernel behind come once the ranks have met: all blocks of all ranks are resident then, so that an attention
@@ -159,7 +104,8 @@ __global__ void __launch_bounds__(32, 1) dt_ulysses_move_kernel(const __grid_con
   const uint32_t epoch = p.state->epoch + 1;
   const int32_t thread = (int32_t)threadIdx.x;
   const bool failed = dt_ulysses_failed(p);
-  if (m.enters && blockIdx.x == 0 && thread < p.ranks && thread != p.rank) dt_ulysses_announce(p, thread, epoch);
+  if (m.enters && blockIdx.x == 0 && thread < p.ranks && thread != p.rank)
+    dt_ulysses_announce(p, thread, epoch, failed);
   __syncwarp();
   if (thread != 0) return;
   if (blockIdx.x == 0) *(m.enters ? &p.state->times.in_first : &p.state->times.out_first) = dt_time_ns();
@@ -194,32 +140,40 @@ __global__ void dt_ulysses_gather_kernel(const dt_ulysses_params p) {
 }
 
 /* The attention may have let this kernel come, and ended, before the way in has: it is waited for by its count. */
-__global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t blocks, bool brought) {
+/* Told: the attention's last CTA has told the peers. */
+__global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t blocks, bool brought, bool told) {
   dt_grid_wait();
   const int32_t thread = (int32_t)threadIdx.x;
-  const uint32_t epoch = p.state->epoch + 1;
+  /* Looked at together: one after the other, each would cost a way to memory. */
+  const uint32_t epoch = p.state->epoch + 1, attention = *(volatile uint32_t *)p.attention_error;
+  uint32_t sent = *(volatile uint32_t *)&p.state->sent;
+  bool good = !dt_ulysses_failed(p);
   if (thread == 0) {
     p.state->times.stored = dt_time_ns();
     const uint32_t start = dt_time_us();
-    for (;;) {
-      const uint32_t seen = dt_acquire_sys(&p.state->sent);
-      if (seen >= blocks) break;
-      if (dt_time_us() - start > p.timeout_us) {
-        dt_ulysses_fail(p, DT_ULYSSES_ERROR_SENT, -1, blocks, seen);
+    while (sent < blocks) {
+      sent = dt_acquire_sys(&p.state->sent);
+      if (sent < blocks && dt_time_us() - start > p.timeout_us) {
+        dt_ulysses_fail(p, DT_ULYSSES_ERROR_SENT, -1, blocks, sent);
+        good = false;
         break;
       }
     }
-    const uint32_t attention = *p.attention_error;
     if (attention) dt_ulysses_fail(p, DT_ULYSSES_ERROR_ATTENTION, -1, 0, attention);
+    good = good && attention == 0;
   }
   __syncwarp();
+  good = __all_sync(0xffffffffu, good);
   if (thread < p.ranks && thread != p.rank) {
-    dt_fence_sys();
-    if (dt_ulysses_failed(p)) {
+    if (!good) {
+      dt_fence_sys();
       dt_release_sys(&p.peer_slot[thread]->failed, 1);
     } else {
       /* Release: the attention's stores, which have ended with its kernel; pairs with the peer's await. */
-      dt_release_sys(&p.peer_slot[thread]->left, epoch);
+      if (!told) {
+        dt_fence_sys();
+        dt_release_sys(&p.peer_slot[thread]->left, epoch);
+      }
       dt_ulysses_await(p, thread, &p.slots[thread].left, epoch, DT_ULYSSES_ERROR_LEAVE);
     }
   }
@@ -242,7 +196,7 @@ extern "C" cudaError_t dt_ulysses_clock_launch(uint64_t *now_ns, cudaStream_t st
 }
 
 extern "C" cudaError_t dt_ulysses_enter_launch(const dt_ulysses_params *params, cudaStream_t stream) {
-  dt_ulysses_enter_kernel<<<1, 128, 0, stream>>>(*params);
+  dt_ulysses_enter_kernel<<<1, 32, 0, stream>>>(*params);
   return cudaGetLastError();
 }
 
@@ -262,7 +216,7 @@ extern "C" cudaError_t dt_ulysses_gather_launch(const dt_ulysses_params *params,
 }
 
 /* Launched so that it may come before the kernel ahead of it has ended, for which it waits itself. */
-extern "C" cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, int brought,
+extern "C" cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, int brought, int told,
                                                cudaStream_t stream) {
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -273,5 +227,6 @@ extern "C" cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, 
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, dt_ulysses_leave_kernel, *params, (uint32_t)blocks, brought != 0);
+  return cudaLaunchKernelEx(&config, dt_ulysses_leave_kernel, *params, (uint32_t)blocks, brought != 0,
+                            told != 0);
 }

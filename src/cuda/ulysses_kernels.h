@@ -13,7 +13,6 @@ extern "C" {
 #endif
 
 enum {
-  DT_ULYSSES_RANKS_MAX = 8,
   DT_ULYSSES_STAGE_BYTES = DT_ATTENTION_CARRY_BYTES, /* an item: up to so many bytes of one head */
   DT_ULYSSES_LOADS = 6,                              /* items of a block that are being read */
   DT_ULYSSES_STORES = 6,                             /* and that are being written */
@@ -34,17 +33,6 @@ static inline int32_t dt_ulysses_map_out(int32_t rank, int32_t part) {
  * kernel: `word` is the head there whose word gets `weight`, after this item and all before it of its block. */
 typedef dt_attention_carried dt_ulysses_item;
 
-/* What one rank tells another, in the other's control window: one writer, a sector a word. Epochs are compared by
- * their difference, so that they may pass 2^32. */
-typedef struct dt_ulysses_slot {
-  uint32_t entered; /* epoch for which the writer's windows are open */
-  uint32_t fill_0[7];
-  uint32_t left; /* epoch whose output rows are all with the reader */
-  uint32_t fill_1[7];
-  uint32_t failed; /* not 0: the writer gave up, for good */
-  uint32_t fill_2[15];
-} dt_ulysses_slot;
-
 typedef enum dt_ulysses_error {
   DT_ULYSSES_ERROR_NONE = 0,
   DT_ULYSSES_ERROR_ENTRY = 1,     /* a peer did not enter */
@@ -55,38 +43,6 @@ typedef enum dt_ulysses_error {
   DT_ULYSSES_ERROR_ATTENTION = 6, /* the attention's workspace says why */
   DT_ULYSSES_ERROR_SENT = 7       /* the way in did not end */
 } dt_ulysses_error;
-
-/* When the last run was where, nanoseconds of the GPU's global timer. */
-typedef struct dt_ulysses_times {
-  uint64_t in_first, in_last; /* the way in begins; its last block ends */
-  uint64_t ready;             /* the attention may begin: the ranks have met, or all heads have arrived */
-  uint64_t out_first;         /* serial: the way out begins */
-  uint64_t stored, left;      /* all rows are stored; every rank's rows are here */
-} dt_ulysses_times;
-
-/* This rank's state, device memory. The first error stays. */
-typedef struct dt_ulysses_state {
-  uint32_t epoch;  /* of the last run that ended */
-  uint32_t target; /* of the heads' words in the next run with a way in */
-  uint32_t next;   /* epoch + 1, what the gate of this run will hold */
-  uint32_t sent;   /* blocks of the way in that are done */
-  uint32_t ticket; /* items of the way in that the attention's CTAs have drawn */
-  uint32_t error;  /* of dt_ulysses_error */
-  int32_t index;   /* the rank, block or head waited for */
-  uint32_t expected, seen;
-  dt_ulysses_times times;
-} dt_ulysses_state;
-
-typedef struct dt_ulysses_params {
-  int32_t rank, ranks, heads; /* heads of this rank */
-  uint32_t timeout_us;
-  dt_ulysses_state *state;
-  uint32_t *attention_error;                        /* in the attention's workspace; written to stop it */
-  dt_ulysses_slot *slots;                           /* own, [ranks] by writer */
-  dt_ulysses_slot *peer_slot[DT_ULYSSES_RANKS_MAX]; /* this rank's slot at each peer */
-  uint32_t *arrived[DT_ULYSSES_RANKS_MAX];          /* the heads' words at each rank */
-  uint32_t *gate;                                   /* [heads]: epoch of the last run whose ranks have met */
-} dt_ulysses_params;
 
 typedef struct dt_ulysses_move {
   CUtensorMap to[DT_ULYSSES_TO_MAPS];
@@ -104,8 +60,10 @@ cudaError_t dt_ulysses_move_launch(const dt_ulysses_move *move, int blocks, cuda
 /* Until all heads have arrived. */
 cudaError_t dt_ulysses_gather_launch(const dt_ulysses_params *params, cudaStream_t stream);
 /* After the kernels before it: tells every peer that its rows are there, waits for the own ones, closes the epoch.
- * blocks: of this run's copying kernel, 0: there was none; brought: there was a way in. */
-cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, int brought, cudaStream_t stream);
+ * blocks: of this run's copying kernel, 0: there was none; brought: there was a way in; told: the attention has told
+ * the peers. */
+cudaError_t dt_ulysses_leave_launch(const dt_ulysses_params *params, int blocks, int brought, int told,
+                                    cudaStream_t stream);
 /* The global timer now, to memory that the device can write. */
 cudaError_t dt_ulysses_clock_launch(uint64_t *now_ns, cudaStream_t stream);
 

@@ -14,6 +14,8 @@ typedef struct builder {
   int32_t count;
   int32_t next, first_block, last_block; /* the next item's block, and the ones it goes round */
   int32_t group;                         /* first item of this peer and head */
+  const dt_ulysses_needs *needs;
+  int32_t early;
 } builder;
 
 int32_t dt_ulysses_box_rows(int32_t head_dim) {
@@ -24,13 +26,18 @@ int32_t dt_ulysses_by_owner(const dt_ulysses_layout *u) {
   return !u->causal && !u->text_replicated;
 }
 
-int64_t dt_ulysses_q_place(const dt_ulysses_layout *u, int32_t rank, int32_t owner, int part) {
-  const dt_ulysses_rows run = dt_ulysses_owned(u, u->tokens, owner, part);
+int64_t dt_ulysses_place(const dt_ulysses_layout *u, int32_t rank, int32_t tensor, int32_t owner, int part) {
+  const int64_t tokens = tensor ? u->kv_tokens : u->tokens;
+  const dt_ulysses_rows run = dt_ulysses_owned(u, tokens, owner, part);
   if (!dt_ulysses_by_owner(u)) return run.first;
   int64_t before = 0;
   for (int32_t r = (rank + 1) % u->ranks; r != owner; r = (r + 1) % u->ranks)
-    before += dt_ulysses_owned_rows(u, u->tokens, r);
+    before += dt_ulysses_owned_rows(u, tokens, r);
   return before + run.local;
+}
+
+int64_t dt_ulysses_late_rows(const dt_ulysses_layout *u, int32_t rank) {
+  return dt_ulysses_by_owner(u) ? u->kv_tokens - dt_ulysses_owned_rows(u, u->kv_tokens, rank) : u->kv_tokens;
 }
 
 void dt_ulysses_table_destroy(dt_ulysses_table *table) {
@@ -48,13 +55,13 @@ static void add(builder *b, dt_ulysses_item item) {
   b->next++;
 }
 
-/* Rows of one tensor (0: q, 1: k, 2: v) and one head to `peer`. */
-static void add_tensor(builder *b, int32_t peer, int32_t tensor, int32_t from_head, int32_t to_head) {
+/* Rows of one tensor (0: q, 1: k, 2: v) and one head to `peer`: the boxes that hold the first `rows` of them. */
+static void add_rows(builder *b, int32_t peer, int32_t tensor, int32_t from_head, int32_t to_head, int64_t rows) {
   const dt_ulysses_layout *u = b->layout;
   const int64_t tokens = tensor ? u->kv_tokens : u->tokens;
   for (int32_t part = 0; part < DT_ULYSSES_PARTS; part++) {
     const dt_ulysses_rows run = dt_ulysses_sent(u, tokens, b->rank, peer, part);
-    for (int64_t at = 0; at < run.rows; at += b->box)
+    for (int64_t at = 0; at < run.rows && rows > 0; at += b->box) {
       add(b, (dt_ulysses_item){.from = (int16_t)tensor,
                                .to = (int16_t)dt_ulysses_map_in(peer, part, tensor),
                                .rank = (int16_t)peer,
@@ -62,7 +69,13 @@ static void add_tensor(builder *b, int32_t peer, int32_t tensor, int32_t from_he
                                .from_row = (int32_t)(run.local + at),
                                .to_head = to_head,
                                .to_row = (int32_t)at});
+      rows -= run.rows - at < b->box ? run.rows - at : b->box;
+    }
   }
+}
+
+static void add_tensor(builder *b, int32_t peer, int32_t tensor, int32_t from_head, int32_t to_head) {
+  add_rows(b, peer, tensor, from_head, to_head, INT64_MAX);
 }
 
 /* The last item of each block in the group says that the block is done with it; together they say DT_ULYSSES_UNITS. A
@@ -143,33 +156,53 @@ static void set_words(builder *b, int32_t from, int32_t head, int32_t words) {
   }
 }
 
-static void carry_head(builder *b, int32_t peer, int32_t head, int32_t *kv_items) {
-  const dt_ulysses_layout *u = b->layout;
-  if (first_of_group(u, peer, head) == head) {
-    const int32_t kv = dt_ulysses_kv_of(u, peer, head), from = b->count;
-    add_tensor(b, peer, 1, dt_ulysses_kv_first(u, peer) + kv, kv);
-    add_tensor(b, peer, 2, dt_ulysses_kv_first(u, peer) + kv, kv);
-    set_words(b, from, head, group_size(u, peer, head));
-    *kv_items = b->count - from;
-  }
-  const int32_t from = b->count;
-  add_tensor(b, peer, 0, u->head_first[peer] + head, head);
+/* What was added from `from` on says so to `words` words from `word` on: together DT_ULYSSES_UNITS. */
+static void close_words(builder *b, int32_t peer, int32_t from, int32_t word, int32_t words) {
   if (b->count == from) add(b, (dt_ulysses_item){.from = -1, .rank = (int16_t)peer});
-  set_words(b, from, head, 1);
-  if (b->items) b->items[b->count - 1].weight += (uint32_t)(DT_ULYSSES_UNITS - *kv_items - (b->count - from));
+  set_words(b, from, word, words);
+  if (b->items) b->items[b->count - 1].weight += (uint32_t)(DT_ULYSSES_UNITS - (b->count - from));
+}
+
+/* Of its own rows a rank brings those that boxes share with others' rows: the rest is read where it lies. */
+static void add_carried(builder *b, int32_t peer, int32_t tensor, int32_t from_head, int32_t to_head) {
+  const int shared = peer == b->rank && dt_ulysses_by_owner(b->layout);
+  add_rows(b, peer, tensor, from_head, to_head, shared ? DT_ULYSSES_SHARED_ROWS : INT64_MAX);
+}
+
+static void carry_q(builder *b, int32_t head) {
+  const dt_ulysses_layout *u = b->layout;
+  for (int32_t i = 1; i <= u->ranks; i++) {
+    const int32_t peer = (b->rank + i) % u->ranks, from = b->count;
+    if (head >= dt_ulysses_head_count(u, peer)) continue;
+    add_carried(b, peer, 0, u->head_first[peer] + head, head);
+    close_words(b, peer, from, head, 1);
+  }
+}
+
+static void carry_kv(builder *b, int32_t head) {
+  const dt_ulysses_layout *u = b->layout;
+  for (int32_t i = 1; i <= u->ranks; i++) {
+    const int32_t peer = (b->rank + i) % u->ranks, heads = dt_ulysses_head_count(u, peer), from = b->count;
+    if (head >= heads || first_of_group(u, peer, head) != head) continue;
+    const int32_t kv = dt_ulysses_kv_of(u, peer, head);
+    add_carried(b, peer, 1, dt_ulysses_kv_first(u, peer) + kv, kv);
+    add_carried(b, peer, 2, dt_ulysses_kv_first(u, peer) + kv, kv);
+    close_words(b, peer, from, heads + head, group_size(u, peer, head));
+  }
 }
 
 static void fill_carried(builder *b, const dt_ulysses_shares *shares) {
   const dt_ulysses_layout *u = b->layout;
-  int32_t most = 0, kv_items[DT_ULYSSES_RANKS_MAX] = {0};
+  int32_t most = 0;
   b->last_block = shares->blocks;
   for (int32_t r = 0; r < u->ranks; r++)
     if (dt_ulysses_head_count(u, r) > most) most = dt_ulysses_head_count(u, r);
-  for (int32_t head = 0; head < most; head++)
-    for (int32_t i = 1; i <= u->ranks; i++) {
-      const int32_t peer = (b->rank + i) % u->ranks;
-      if (head < dt_ulysses_head_count(u, peer)) carry_head(b, peer, head, &kv_items[peer]);
-    }
+  for (int32_t i = 0; i < b->needs->count; i++) {
+    if (i == b->needs->early) b->early = b->count;
+    (b->needs->needs[i].kv ? carry_kv : carry_q)(b, b->needs->needs[i].head);
+  }
+  if (b->needs->early >= b->needs->count) b->early = b->count;
+  for (int32_t head = dt_ulysses_head_count(u, b->rank); head < most; head++) carry_q(b, head), carry_kv(b, head);
 }
 
 static void fill_way_out(builder *b, const dt_ulysses_shares *shares) {
@@ -180,7 +213,7 @@ static void fill_way_out(builder *b, const dt_ulysses_shares *shares) {
       for (int32_t part = 0; part < DT_ULYSSES_PARTS; part++) {
         const int32_t owner = (b->rank + i) % u->ranks;
         const dt_ulysses_rows run = dt_ulysses_owned(u, u->tokens, owner, part);
-        const int64_t place = dt_ulysses_q_place(u, b->rank, owner, part);
+        const int64_t place = dt_ulysses_place(u, b->rank, 0, owner, part);
         for (int64_t at = 0; at < run.rows; at += b->box)
           add(b, (dt_ulysses_item){.to = (int16_t)dt_ulysses_map_out(owner, part),
                                    .rank = (int16_t)owner,
@@ -202,18 +235,20 @@ static void sort(const builder *b, dt_ulysses_table *table) {
 }
 
 static dt_status make(const dt_ulysses_layout *layout, int32_t rank, fill_in *fill, const dt_ulysses_shares *shares,
-                      dt_ulysses_table *table) {
+                      const dt_ulysses_needs *needs, dt_ulysses_table *table) {
   const int32_t box = dt_ulysses_box_rows(layout->head_dim);
-  builder b = {.layout = layout, .rank = rank, .box = box};
+  builder b = {.layout = layout, .rank = rank, .box = box, .needs = needs};
   fill(&b, shares);
   const size_t count = (size_t)b.count;
   *table = (dt_ulysses_table){.items = calloc(count + 1, sizeof *table->items),
                               .first = calloc((size_t)shares->blocks + 2, sizeof *table->first),
                               .count = b.count,
-                              .blocks = shares->blocks};
+                              .blocks = shares->blocks,
+                              .early = b.early};
   b = (builder){.layout = layout,
                 .rank = rank,
                 .box = box,
+                .needs = needs,
                 .items = calloc(count + 1, sizeof *b.items),
                 .block_of = calloc(count + 1, sizeof *b.block_of)};
   const int ready = table->items && table->first && b.items && b.block_of;
@@ -229,15 +264,16 @@ static dt_status make(const dt_ulysses_layout *layout, int32_t rank, fill_in *fi
 
 dt_status dt_ulysses_table_in(const dt_ulysses_layout *layout, int32_t rank, const dt_ulysses_shares *shares,
                               dt_ulysses_table *table) {
-  return make(layout, rank, fill_way_in, shares, table);
+  return make(layout, rank, fill_way_in, shares, NULL, table);
 }
 
-dt_status dt_ulysses_table_carried(const dt_ulysses_layout *layout, int32_t rank, dt_ulysses_table *table) {
+dt_status dt_ulysses_table_carried(const dt_ulysses_layout *layout, int32_t rank, const dt_ulysses_needs *needs,
+                                   dt_ulysses_table *table) {
   const dt_ulysses_shares one = {.blocks = 1};
-  return make(layout, rank, fill_carried, &one, table);
+  return make(layout, rank, fill_carried, &one, needs, table);
 }
 
 dt_status dt_ulysses_table_out(const dt_ulysses_layout *layout, int32_t rank, int32_t blocks, dt_ulysses_table *table) {
   const dt_ulysses_shares all = {.blocks = blocks};
-  return make(layout, rank, fill_way_out, &all, table);
+  return make(layout, rank, fill_way_out, &all, NULL, table);
 }

@@ -21,6 +21,7 @@
 #include "cuda/ulysses.h"
 #include "cuda/ulysses_tables.h"
 #include "support_gpus.h"
+#include "support_guarded.h"
 
 enum {
   RANKS_MAX = 8,
@@ -103,7 +104,8 @@ static size_t token_elements(const shape *s, int tensor) {
   return (size_t)(tensor ? s->kv_heads : s->heads) * (size_t)s->head_dim;
 }
 
-/* The rows that this rank passes in, and as many others. */
+/* The rows that this rank passes in, and as many others, with nothing mapped in front: own rows are read by maps that
+ * begin there. */
 static dt_status make_inputs(rank *r) {
   dt_attention_config config;
   configure(r->shape, 0, &config);
@@ -113,8 +115,8 @@ static dt_status make_inputs(rank *r) {
     const size_t token = 2 * token_elements(r->shape, t);
     status = dt_attention_rows_in(&config, r->shape->ranks, r->rank, t > 0, runs);
     const size_t bytes = (size_t)(runs[0].rows + runs[1].rows) * token + 16;
-    if (!status) status = cuda(cudaMalloc((void **)&r->local[t], bytes));
-    if (!status) status = cuda(cudaMalloc((void **)&r->other[t], bytes));
+    if (!status) status = support_guarded((void **)&r->local[t], bytes);
+    if (!status) status = support_guarded((void **)&r->other[t], bytes);
     if (!status) status = cuda(cudaMemset(r->other[t], 0x3c, bytes));
     for (int run = 0; run < 2 && !status; run++)
       status = cuda(cudaMemcpy((char *)r->local[t] + (size_t)runs[run].local * token,
@@ -137,18 +139,18 @@ static dt_status start_late(rank *r) {
   const uint32_t epoch = UINT32_MAX - RUNS_LEFT, word = 0u - RUNS_LEFT * step;
   dt_ulysses_state state;
   dt_ulysses_slot slots[RANKS_MAX];
-  uint32_t *words = malloc(((size_t)p->heads + 1) * sizeof *words);
+  uint32_t *words = malloc(2 * ((size_t)p->heads + 1) * sizeof *words);
   dt_status status = cuda(cudaMemcpy(&state, p->state, sizeof state, cudaMemcpyDeviceToHost));
   state.epoch = epoch;
   state.next = epoch + 1;
   state.target = word + step;
   memset(slots, 0, sizeof slots);
   for (int32_t s = 0; s < p->ranks; s++) slots[s].entered = slots[s].left = epoch;
-  for (int32_t h = 0; h < p->heads; h++) words[h] = word;
+  for (int32_t h = 0; h < 2 * p->heads; h++) words[h] = word; /* the late ones lie behind */
   if (!status) status = cuda(cudaMemcpy(p->state, &state, sizeof state, cudaMemcpyHostToDevice));
   if (!status) status = cuda(cudaMemcpy(p->slots, slots, (size_t)p->ranks * sizeof *slots, cudaMemcpyHostToDevice));
   if (!status)
-    status = cuda(cudaMemcpy(p->arrived[p->rank], words, (size_t)p->heads * sizeof *words, cudaMemcpyHostToDevice));
+    status = cuda(cudaMemcpy(p->arrived[p->rank], words, 2 * (size_t)p->heads * sizeof *words, cudaMemcpyHostToDevice));
   for (int32_t h = 0; h < p->heads; h++) words[h] = epoch;
   if (!status) status = cuda(cudaMemcpy(p->gate, words, (size_t)p->heads * sizeof *words, cudaMemcpyHostToDevice));
   free(words);
@@ -173,7 +175,7 @@ static dt_status check_way_in(rank *r) {
     for (int32_t owner = 0; owner < l->ranks; owner++)
       for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
         const dt_ulysses_rows run = dt_ulysses_owned(l, t ? l->kv_tokens : l->tokens, owner, part);
-        const size_t place = (size_t)(t ? run.first : dt_ulysses_q_place(l, r->rank, owner, part));
+        const size_t place = (size_t)dt_ulysses_place(l, r->rank, t, owner, part);
         for (size_t row = 0; row < (size_t)run.rows; row++)
           for (size_t i = 0; i < heads * dim; i++)
             r->misplaced += at[(place + row) * heads * dim + i] !=
@@ -308,13 +310,23 @@ static dt_status check_rows(rank *r) {
   return status;
 }
 
+/* One at a time: streams that threads make at the same time may get one hardware queue, and of ranks that share a GPU
+ * one would stand behind the other, which waits for it (seen, 2 of 24 times). */
+static dt_status make_stream(rank *r) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_mutex_lock(&lock);
+  dt_status status = cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
 static dt_status work(rank *r) {
   const shape *s = r->shape;
   const int device = r->rank % r->devices;
   int sms = 0;
   dt_status status = cuda(cudaSetDevice(device));
   if (!status) status = cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-  if (!status) status = cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
+  if (!status) status = make_stream(r);
   const int sharing = (s->ranks - device + r->devices - 1) / r->devices;
   dt_ulysses_config config;
   dt_ulysses_config_init(&config);
@@ -344,7 +356,6 @@ static dt_status work(rank *r) {
   if (r->absent) dt_comm_barrier(r->comm, "end");
   cudaDeviceSynchronize();
   if (!status || r->absent) dt_ulysses_destroy(r->ulysses);
-  for (int t = 0; t < 3; t++) cudaFree(r->local[t]), cudaFree(r->other[t]);
   if (r->stream) cudaStreamDestroy(r->stream);
   return status;
 }

@@ -12,8 +12,6 @@
 #include "core/random.h"
 #include "cuda/attention.h"
 
-enum { TILE_PIECES_MAX = 8 }; /* a word of 32 bits counts a tile's pieces in 8 and has a bit for each */
-
 static dt_cuda_attention problem(dt_random *random, int32_t head_dim, int32_t heads) {
   dt_cuda_attention a;
   memset(&a, 0, sizeof a);
@@ -47,7 +45,7 @@ static void check_pieces(const dt_attention_kernel *kernel, int32_t blocks, int3
       assert_in_range(p->tile, 0, kernel->cut_tiles - 1);
       assert_true(p->block_first + p->blocks <= blocks);
       for (int32_t b = 0; b < p->blocks; b++) covered[p->tile * blocks + p->block_first + b]++;
-      assert_true(p->piece < p->pieces && p->pieces <= TILE_PIECES_MAX);
+      assert_true(p->piece < p->pieces && p->pieces <= DT_ATTENTION_TILE_PIECES);
       assert_true(p->scratch + p->piece < DT_ATTENTION_PIECES * DT_ATTENTION_CTAS_MAX);
       assert_int_equal(slabs[p->scratch + p->piece]++, 0);
       assert_true((p->merge + 1) * groups <= 3 * DT_ATTENTION_CTAS_MAX);

@@ -146,48 +146,174 @@ static void test_way_in(void **state) {
     }
 }
 
-/* Every row once; every word gets DT_ULYSSES_UNITS from every source, and never before its last row is stored if items
- * are done in order. */
+/* Words of a rank: its heads', then their late ones. Every one gets DT_ULYSSES_UNITS from every source, and never
+ * before its last row is stored if items are done in order: q to the former, k and v to the latter. */
+static void check_carried(arrivals *a, int32_t source, const dt_ulysses_table *table) {
+  const dt_ulysses_layout *u = a->u;
+  uint32_t *said = calloc(2 * (size_t)(u->ranks * u->heads), sizeof *said);
+  for (int32_t i = 0; i < table->count; i++) {
+    const dt_ulysses_item *item = &table->items[i];
+    const int32_t heads = dt_ulysses_head_count(u, item->rank);
+    if (item->from >= 0) copy_item(a, source, item);
+    assert_true(item->weight > 0 && item->words > 0);
+    for (uint32_t w = 0; w < item->words; w++) {
+      const int32_t word = item->word + (int32_t)w, late = word >= heads, head = word - late * heads;
+      assert_true(head < heads);
+      uint32_t *sum = &said[2 * item->rank * u->heads + word];
+      assert_true(*sum < DT_ULYSSES_UNITS); /* not complete before this item */
+      *sum += item->weight;
+      if (item->from > 0) assert_int_equal(dt_ulysses_kv_of(u, item->rank, head), item->to_head);
+      if (item->from >= 0) assert_int_equal(late, item->from > 0);
+      if (item->from == 0) assert_int_equal(word, item->to_head);
+    }
+  }
+  for (int32_t r = 0; r < u->ranks; r++)
+    for (int32_t word = 0; word < 2 * dt_ulysses_head_count(u, r); word++)
+      assert_int_equal(said[2 * r * u->heads + word], DT_ULYSSES_UNITS);
+  free(said);
+}
+
+/* A rank's own rows are read where they lie, but for the boxes of the first ones. */
+static int is_brought(const dt_ulysses_layout *u, int32_t rank, int tensor, int64_t row) {
+  if (!dt_ulysses_by_owner(u)) return 1;
+  const int32_t box = dt_ulysses_box_rows(u->head_dim);
+  int64_t rows = DT_ULYSSES_SHARED_ROWS; /* to be brought */
+  for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
+    const dt_ulysses_rows own = dt_ulysses_owned(u, tensor ? u->kv_tokens : u->tokens, rank, part);
+    if (row >= own.first && row < own.first + own.rows) return (row - own.first) / box * box < rows;
+    rows -= own.rows;
+  }
+  return 1;
+}
+
+/* The attention of one rank over a layout whose rows lie by owners: its own rows first or last. */
+static dt_cuda_attention attention_of(const dt_ulysses_layout *u, int32_t rank, int own_first, int together) {
+  dt_cuda_attention a;
+  dt_cuda_attention_init(&a);
+  a.dtype = DT_DTYPE_BF16;
+  a.tokens = u->tokens;
+  a.kv_tokens = u->kv_tokens;
+  a.heads = dt_ulysses_head_count(u, rank);
+  a.kv_heads = dt_ulysses_kv_count(u, rank);
+  a.head_dim = u->head_dim;
+  const int64_t own = dt_ulysses_owned_rows(u, u->tokens, rank);
+  a.lead_rows = own_first ? -own : u->tokens - own;
+  a.lead_heads = together ? a.heads : 0;
+  for (int32_t i = 1; i <= u->ranks; i++) {
+    const int32_t owner = (rank + i) % u->ranks;
+    a.owners[a.owners_count++] =
+        (dt_cuda_attention_owner){.first = dt_ulysses_place(u, rank, 0, owner, DT_ULYSSES_TEXT),
+                                  .rows = dt_ulysses_owned_rows(u, u->tokens, owner),
+                                  .remote = 1};
+  }
+  return a;
+}
+
+/* Every tile of every head once; those that lead before the others of their section. */
+static void check_order(const dt_cuda_attention *a, const dt_attention_kernel *kernel) {
+  const dt_attention_group *g = &kernel->groups[0];
+  uint8_t *seen = calloc((size_t)g->tiles + 1, 1);
+  int32_t section = 0, led = 1;
+  assert_in_range(kernel->head_section, 1, a->heads);
+  for (int32_t i = 0; i < g->tiles; i++) {
+    int32_t head, tile;
+    dt_attention_place(kernel, 0, i, 1, &head, &tile);
+    assert_in_range(head, 0, a->heads - 1);
+    assert_in_range(tile, 0, g->tiles_per_head - 1);
+    assert_int_equal(seen[head * g->tiles_per_head + tile]++, 0);
+    const int leads = tile >= g->lead_from && tile < g->lead_from + g->lead;
+    if (head / kernel->head_section != section) {
+      section++;
+      led = 1;
+      assert_int_equal(head / kernel->head_section, section);
+    }
+    assert_true(led || !leads);
+    led = leads;
+  }
+  free(seen);
+}
+
+/* The order of what comes in: no head twice, each before what a later tile needs. */
+static void check_needs(const dt_ulysses_layout *u, int32_t rank, const dt_attention_kernel *kernel,
+                        const dt_ulysses_needs *needs, int32_t ctas) {
+  int32_t *place = calloc(2 * (size_t)u->heads + 2, sizeof *place);
+  assert_int_equal(needs->count, 2 * dt_ulysses_head_count(u, rank));
+  assert_in_range(needs->early, 0, needs->count);
+  for (int32_t i = 0; i < needs->count; i++) {
+    int32_t *at = &place[2 * needs->needs[i].head + needs->needs[i].kv];
+    assert_int_equal(*at, 0);
+    *at = i + 1;
+  }
+  /* The first whole tile of every CTA: what it needs is early. */
+  for (int32_t i = kernel->cut_tiles; i < kernel->groups[0].tiles && i < kernel->cut_tiles + ctas; i++) {
+    int32_t head, tile;
+    dt_attention_place(kernel, 0, i, 1, &head, &tile);
+    if (dt_ulysses_late_rows(u, rank) > 0) assert_true(place[2 * head + 1] <= needs->early);
+  }
+  free(place);
+}
+
+static void test_order(void **state) {
+  (void)state;
+  int checked = 0, cut = 0;
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+    for (int way = 0; way < 4; way++) {
+      const dt_ulysses_layout u = layout_of(&cases[c]);
+      if (!dt_ulysses_by_owner(&u) || u.head_dim > 128) continue;
+      for (int32_t rank = 0; rank < u.ranks; rank++) {
+        const dt_cuda_attention a = attention_of(&u, rank, way & 1, way & 2);
+        const dt_attention_shape shape = dt_attention_shape_of(&a);
+        const int32_t ctas = cases[c].blocks;
+        dt_ulysses_needs needs;
+        dt_attention_plan(&a, &shape, -1, ctas, kernel);
+        check_order(&a, kernel);
+        assert_int_equal(dt_ulysses_order(&u, rank, kernel, 64 * shape.groups, ctas, &needs), DT_OK);
+        check_needs(&u, rank, kernel, &needs, ctas);
+        dt_ulysses_needs_destroy(&needs);
+        checked++;
+        cut += kernel->cut_tiles > 0;
+      }
+    }
+  assert_true(checked > 50 && cut > 5);
+  free(kernel);
+}
+
 static void test_carried(void **state) {
   (void)state;
-  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    const dt_ulysses_layout u = layout_of(&cases[c]);
-    arrivals a = {.u = &u};
-    for (int32_t r = 0; r < u.ranks; r++)
-      for (int t = 0; t < 3; t++)
-        a.stores[r][t] = calloc((size_t)((t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t)) + 1, sizeof(int32_t));
-    for (int32_t source = 0; source < u.ranks; source++) {
-      dt_ulysses_table table;
-      assert_int_equal(dt_ulysses_table_carried(&u, source, &table), 0);
-      assert_int_equal(table.first[1], table.count);
-      uint32_t *said = calloc((size_t)(u.ranks * u.heads), sizeof *said);
-      for (int32_t i = 0; i < table.count; i++) {
-        const dt_ulysses_item *item = &table.items[i];
-        if (item->from >= 0) copy_item(&a, source, item);
-        assert_true(item->weight > 0 && item->words > 0);
-        for (uint32_t w = 0; w < item->words; w++) {
-          const int32_t head = item->word + (int32_t)w;
-          assert_true(head < dt_ulysses_head_count(&u, item->rank));
-          uint32_t *sum = &said[item->rank * u.heads + head];
-          assert_true(*sum < DT_ULYSSES_UNITS); /* not complete before this item */
-          *sum += item->weight;
-          if (item->from > 0) assert_int_equal(dt_ulysses_kv_of(&u, item->rank, head), item->to_head);
-          if (item->from == 0) assert_int_equal(head, item->to_head);
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+    for (size_t s = 0; s < 4; s++) {
+      const dt_ulysses_layout u = layout_of(&cases[c]);
+      arrivals a = {.u = &u};
+      for (int32_t r = 0; r < u.ranks; r++)
+        for (int t = 0; t < 3; t++)
+          a.stores[r][t] = calloc((size_t)((t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t)) + 1, sizeof(int32_t));
+      for (int32_t source = 0; source < u.ranks; source++) {
+        dt_ulysses_table table;
+        /* In order, backwards, k and v first, by turns from the middle. */
+        const int32_t heads = dt_ulysses_head_count(&u, source);
+        dt_ulysses_need *list = calloc(2 * (size_t)heads, sizeof *list);
+        for (int32_t i = 0; i < 2 * heads; i++) {
+          const int32_t at = s == 1 ? 2 * heads - 1 - i : s == 3 ? (i + heads) % (2 * heads) : i;
+          list[i] = s == 2 ? (dt_ulysses_need){i % heads, i < heads} : (dt_ulysses_need){at / 2, at % 2};
         }
+        const dt_ulysses_needs needs = {list, 2 * heads, (int32_t)s * heads / 2};
+        assert_int_equal(dt_ulysses_table_carried(&u, source, &needs, &table), 0);
+        free(list);
+        assert_int_equal(table.first[1], table.count);
+        assert_in_range(table.early, 0, table.count);
+        if (s == 0) assert_int_equal(table.early, 0);
+        check_carried(&a, source, &table);
+        dt_ulysses_table_destroy(&table);
       }
       for (int32_t r = 0; r < u.ranks; r++)
-        for (int32_t head = 0; head < dt_ulysses_head_count(&u, r); head++)
-          assert_int_equal(said[r * u.heads + head], DT_ULYSSES_UNITS);
-      dt_ulysses_table_destroy(&table);
-      free(said);
+        for (int t = 0; t < 3; t++) {
+          const int64_t count = (t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t);
+          const int64_t heads = heads_at(&u, r, t);
+          for (int64_t i = 0; i < count; i++) assert_int_equal(a.stores[r][t][i], is_brought(&u, r, t, i / heads));
+          free(a.stores[r][t]);
+        }
     }
-    for (int32_t r = 0; r < u.ranks; r++)
-      for (int t = 0; t < 3; t++) {
-        const int64_t count = (t ? u.kv_tokens : u.tokens) * heads_at(&u, r, t);
-        for (int64_t i = 0; i < count; i++) assert_int_equal(a.stores[r][t][i], 1);
-        free(a.stores[r][t]);
-      }
-  }
 }
 
 static void test_way_out(void **state) {
@@ -206,7 +332,7 @@ static void test_way_out(void **state) {
         assert_int_equal(item->weight, 0);
         assert_int_equal(item->rank, owner);
         assert_int_equal(item->to_head, u.head_first[rank] + item->from_head);
-        const int64_t place = dt_ulysses_q_place(&u, rank, owner, part);
+        const int64_t place = dt_ulysses_place(&u, rank, 0, owner, part);
         for (int32_t j = 0; j < dt_ulysses_box_rows(u.head_dim) && item->to_row + j < run.rows; j++) {
           assert_int_equal(item->from_row + j, place + item->to_row + j);
           stores[(item->from_row + j) * heads + item->from_head]++;
@@ -214,7 +340,7 @@ static void test_way_out(void **state) {
       }
       for (int part = 0; part < DT_ULYSSES_PARTS; part++) {
         const dt_ulysses_rows own = dt_ulysses_owned(&u, u.tokens, rank, part);
-        const int64_t place = dt_ulysses_q_place(&u, rank, rank, part);
+        const int64_t place = dt_ulysses_place(&u, rank, 0, rank, part);
         for (int64_t i = place * heads; i < (place + own.rows) * heads; i++) stores[i]++;
       }
       for (int64_t i = 0; i < u.tokens * heads; i++) assert_int_equal(stores[i], 1);
@@ -281,6 +407,76 @@ static void test_tiles(void **state) {
   check_tiles(one, 1, 0, 1);
 }
 
+/* Boxes of q, and blocks of k and v, as the kernel reads them at `rank`. Every one that own_q, own_k or own_v reads
+ * holds a row: these maps begin in front of their memory, where nothing need be mapped. And every one that begins among
+ * own rows is read by them: others' boxes alone bring rows. Returns how many boxes of q of a head hold no row. */
+static int32_t check_boxes(const dt_ulysses_layout *u, int32_t rank) {
+  dt_cuda_attention a;
+  dt_cuda_attention_init(&a);
+  a.dtype = DT_DTYPE_BF16;
+  a.tokens = u->tokens;
+  a.kv_tokens = u->kv_tokens;
+  a.heads = dt_ulysses_head_count(u, rank);
+  a.kv_heads = dt_ulysses_kv_count(u, rank);
+  a.head_dim = u->head_dim;
+  for (int32_t i = 1; i <= u->ranks; i++) {
+    const int32_t owner = (rank + i) % u->ranks;
+    a.owners[a.owners_count++] =
+        (dt_cuda_attention_owner){.first = dt_ulysses_place(u, rank, 0, owner, DT_ULYSSES_TEXT),
+                                  .rows = dt_ulysses_owned_rows(u, u->tokens, owner),
+                                  .remote = 1};
+  }
+  const int32_t own_q = (int32_t)(u->tokens - dt_ulysses_owned_rows(u, u->tokens, rank));
+  const int32_t own_kv = (int32_t)dt_ulysses_late_rows(u, rank);
+  const dt_attention_carry carry = {.reads_own = 1, .own_q = own_q, .late_rows = own_kv};
+  const dt_attention_shape shape = dt_attention_shape_of(&a);
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  dt_attention_plan(&a, &shape, -1, 132, kernel);
+  dt_attention_plan_own(&a, &carry, kernel);
+  int32_t empty = 0;
+  for (int32_t r = kernel->groups[0].runs_begin; r < kernel->groups[0].runs_end; r++)
+    for (int32_t tile = 0; tile < kernel->runs[r].tiles; tile++)
+      for (int32_t group = 0; group < shape.groups; group++) {
+        const int32_t row = kernel->runs[r].start + 64 * (tile * shape.groups + group);
+        assert_int_equal(dt_attention_reads_own_q(kernel, row), row >= own_q && row < u->tokens);
+        empty += row >= u->tokens;
+      }
+  for (int32_t row = 0; row < u->kv_tokens; row += shape.block)
+    assert_int_equal(row >= kernel->own_kv_row, row >= own_kv && row < u->kv_tokens);
+  free(kernel);
+  return empty;
+}
+
+static void test_boxes(void **state) {
+  (void)state;
+  static const struct {
+    layout_case layout;
+    int32_t empty; /* boxes without rows */
+  } shapes[] = {
+      {{2, 24, 24, 128, 4608, 4608, 512, 0, 0, 0}, 0}, /* FLUX.1 */
+      {{2, 24, 24, 128, 4222, 4222, 126, 0, 0, 0}, 0}, /* Qwen-Image */
+      {{2, 38, 38, 64, 4429, 4429, 333, 0, 0, 0}, 2},  /* SD3.5 */
+      {{2, 32, 32, 64, 6144, 6144, 0, 0, 0, 0}, 0},    /* LTX */
+      {{2, 30, 30, 128, 4352, 4352, 256, 0, 0, 0}, 1}, /* Z-Image */
+      {{4, 30, 30, 64, 777, 777, 0, 0, 0, 0}, 2},
+      {{8, 12, 12, 64, 57826, 16, 0, 0, 0, 0}, 2},
+      {{2, 5, 5, 128, 301, 301, 0, 0, 0, 0}, 1},
+      {{2, 6, 6, 128, 2000, 2000, 100, 0, 0, 0}, 1},
+      {{2, 2, 2, 64, 1, 1, 0, 0, 0, 0}, 2},
+      {{1, 3, 3, 64, 100, 500, 0, 0, 0, 0}, 1},
+  };
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    const dt_ulysses_layout u = layout_of(&shapes[i].layout);
+    for (int32_t rank = 0; rank < u.ranks; rank++) assert_int_equal(check_boxes(&u, rank), shapes[i].empty);
+  }
+  for (int64_t tokens = 1; tokens < 1200; tokens += 7)
+    for (int32_t ranks = 1; ranks <= 8; ranks++) {
+      const layout_case c = {ranks, 8, 8, tokens % 2 ? 64 : 128, tokens, 1 + tokens * 5 % 997, 0, 0, 0, 0};
+      const dt_ulysses_layout u = layout_of(&c);
+      for (int32_t rank = 0; rank < u.ranks; rank++) check_boxes(&u, rank);
+    }
+}
+
 static void test_refusals(void **state) {
   (void)state;
   dt_ulysses_config config;
@@ -322,7 +518,8 @@ static void test_bench_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_way_in),   cmocka_unit_test(test_carried),
-                                     cmocka_unit_test(test_way_out),  cmocka_unit_test(test_tiles),
+                                     cmocka_unit_test(test_order),    cmocka_unit_test(test_way_out),
+                                     cmocka_unit_test(test_tiles),    cmocka_unit_test(test_boxes),
                                      cmocka_unit_test(test_refusals), cmocka_unit_test(test_bench_names)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,6 +41,8 @@ static void add_row(attention_bench *all, const dt_ulysses_bench *bench) {
   for (int m = 0; m < DT_ULYSSES_METHODS; m++) table_time(all->table, median_of(bench, (dt_ulysses_method)m));
 }
 
+static const char *const store_names[] = {"paced", "direct", NULL};
+
 static json_t *row_json(const dt_ulysses_bench *bench) {
   const dt_ulysses_bench_config *c = &bench->config;
   json_t *methods = json_array();
@@ -55,6 +57,7 @@ static json_t *row_json(const dt_ulysses_bench *bench) {
       "{s:s, s:i, s:i, s:o, s:o, s:i, s:i, s:i}", "shape", c->shape.name, "heads", (int)c->shape.heads, "head_dim",
       (int)c->shape.head_dim, "tokens", json_whole(c->shape.image_tokens + c->shape.text_tokens), "text_tokens",
       json_whole(c->shape.text_tokens), "causal", (int)c->causal, "senders", (int)c->senders, "repeat", (int)c->repeat);
+  json_object_set_new(row, "stores", json_string(store_names[c->direct_stores != 0]));
   json_object_set_new(row, "flops", json_figure(bench->flops));
   json_object_set_new(row, "kernel_flop_per_s", json_figure(bench->flops / median_of(bench, DT_ULYSSES_METHOD_KERNEL)));
   json_object_set_new(row, "in_bytes", json_whole(bench->in_bytes));
@@ -134,6 +137,7 @@ static int run_shapes(const tool_args *args, attention_bench *all) {
     config.shape = *dt_ulysses_shape_at((int32_t)list->list[i]);
     config.causal = args_set(args, "causal");
     config.senders = (int32_t)args_int(args, "senders");
+    config.direct_stores = args_choice(args, "stores");
     config.repeat = (int32_t)args_int(args, "repeat");
     config.seconds = args_number(args, "time");
     config.seed = (uint64_t)args_int(args, "seed");
@@ -178,6 +182,7 @@ static const arg_option options[] = {
     OPT_LIST("shape", "SHAPES", "flux", shape_names, "layers to time"),
     OPT_FLAG("causal", "row i sees the rows up to i"),
     OPT_INT("senders", "N", "0", 0, 1024, "whole: multiprocessors that send q, k, v beside the attention; 0: chosen"),
+    OPT_CHOICE("stores", "HOW", "paced", store_names, "output rows to other ranks: behind the next tile, or at once"),
     OPT_INT("repeat", "N", "20", 1, 10000, "samples of each method"),
     OPT_TIME("time", "0", "fewer samples, at least 5, where a shape would take longer; 0: no bound"),
     OPTION_SEED,
