@@ -48,9 +48,8 @@ static void fill_plan(dt_cuda_moe *m) {
   p->columns_2 = (int32_t)((c->hidden + DT_TILE_N - 1) / DT_TILE_N);
   p->put_rows = DT_TILE_M; /* about 128 KB: of a whole block, or through the copy engine */
   while (p->put_rows > 8 && (int64_t)p->put_rows * 2 * c->hidden > 160 * 1024) p->put_rows /= 2;
-  p->piece_rows = p->expand_rows = 32; /* a lane each; about 64 KB a piece, with dedup 32 KB */
-  while (p->piece_rows > 2 && (int64_t)p->piece_rows * 2 * c->hidden > 80 * 1024) p->piece_rows /= 2;
-  while (p->expand_rows > 2 && (int64_t)p->expand_rows * 2 * c->hidden > 40 * 1024) p->expand_rows /= 2;
+  p->piece_rows = dt_layer_piece_rows(c->hidden, DT_LAYER_PIECE_BYTES);
+  p->expand_rows = dt_layer_piece_rows(c->hidden, DT_LAYER_EXPAND_BYTES);
   const int64_t most = c->top_k < p->experts ? c->top_k : p->experts;
   p->rows_max = c->max_rows ? c->max_rows : p->ranks * c->max_tokens * most;
   p->bands_max = (int32_t)(p->rows_max / DT_TILE_M + (p->rows_max < p->experts ? p->rows_max : p->experts));

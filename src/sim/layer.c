@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-enum { PIECE_ROWS = 32, PIECE_BYTES = 80 * 1024, RANKS_MAX = 64 };
+enum { RANKS_MAX = 64 };
 
 /* Clock over power: so many times the power for a clock of twice. Only where power is left. */
 static const double clock_power = 2.5;
@@ -177,6 +177,7 @@ static dt_status read_answer(const layer_world *world, dt_layer_answer *answer) 
 static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *order,
                           int32_t alone, double clock, uint32_t chance, dt_layer_answer *answer, double *energy) {
   const int32_t clusters = (model->sms - (alone ? 0 : layer_consumers(order, model->sms))) / 2;
+  const int32_t times = model->short_bands_alone ? 2 : 1; /* pieces were as long again */
   layer_world world = {.model = model,
                        .costs = costs,
                        .order = with_defaults(order, clusters),
@@ -188,11 +189,9 @@ static dt_status simulate(const dt_layer_model *model, const dt_layer_costs *cos
                        .experts = model->experts_per_rank,
                        .columns_1 = layer_divide_up(model->intermediate, LAYER_COLUMN_1),
                        .columns_2 = layer_divide_up(model->hidden, LAYER_COLUMN_2),
-                       .piece_rows = PIECE_ROWS,
+                       .piece_rows = dt_layer_piece_rows(model->hidden, times * DT_LAYER_PIECE_BYTES),
                        .order_of_draws = malloc((size_t)clusters * sizeof *world.order_of_draws),
                        .rank = calloc((size_t)model->ranks, sizeof *world.rank)};
-  const int32_t times = model->short_bands_alone ? 2 : 1;
-  while (world.piece_rows > 2 && world.piece_rows * 2 * model->hidden > times * PIECE_BYTES) world.piece_rows /= 2;
   dt_status status = world.rank && world.order_of_draws ? DT_OK : no_memory();
   for (int32_t r = 0; !status && r < model->ranks; r++) status = create_rank(&world, r);
   if (!status) {

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "layer.h"
 
-enum { SEND_WARPS = 24, EXPAND_ROWS = 32, EXPAND_BYTES = 40 * 1024 };
+enum { SEND_WARPS = 24 /* of a multiprocessor of the dispatch kernel */ };
 
 static double sent_bytes(const layer_world *world, int32_t source) {
   const dt_layer_model *m = world->model;
@@ -39,8 +39,8 @@ enum { EARLY, LATE, BOTH };
 /* half: early, late, or all of it. */
 static int add_run(layer_world *world, int32_t self, int32_t expert, int32_t half, int32_t *room) {
   layer_rank *rank = &world->rank[self];
-  int32_t first_band = 0, rows = 0, step = EXPAND_ROWS, good = 1;
-  while (step > 2 && 2 * step * world->model->hidden > EXPAND_BYTES) step /= 2;
+  const int32_t step = dt_layer_piece_rows(world->model->hidden, DT_LAYER_EXPAND_BYTES);
+  int32_t first_band = 0, rows = 0, good = 1;
   if (half != BOTH)
     layer_half(world, self, expert, half == EARLY, &first_band, &rows);
   else
