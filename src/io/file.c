@@ -17,55 +17,76 @@ static bool is_special(const char *path) {
   return stat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode);
 }
 
-static dt_status open_special(const char *path, dt_output_file *file) {
-  char *copy = strdup(path);
-  FILE *stream = copy ? fopen(path, "w") : NULL;
-  if (!stream) {
-    dt_status status = dt_fail(copy ? DT_ERR_IO : DT_ERR_MEMORY, "%s: cannot open: %s", path, strerror(errno));
-    free(copy);
-    return status;
+int dt_new_file_open(const char *path, char **temporary) {
+  const char *slash = strrchr(path, '/');
+  const size_t room = strlen(path) + 64;
+  char *name = malloc(room);
+  *temporary = NULL;
+  if (!name) return -1;
+  snprintf(name, room, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+  int descriptor = open(name, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+  if (descriptor >= 0) {
+    free(name);
+    return descriptor;
   }
-  *file = (dt_output_file){.stream = stream, .path = copy, .temporary = NULL};
-  return DT_OK;
-}
-
-/* A new file under a name of its own beside `path`, with the mode that the process gives new files. -1 with errno. */
-static int create_beside(const char *path, char *name, size_t room) {
-  int descriptor, attempt = 0;
+  int attempt = 0;
   do {
     snprintf(name, room, "%s.%ld.%d.partial", path, (long)getpid(), attempt++);
     descriptor = open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
   } while (descriptor < 0 && errno == EEXIST && attempt < 1000);
-  return descriptor;
+  if (descriptor >= 0) {
+    *temporary = name;
+    return descriptor;
+  }
+  const int cause = errno;
+  free(name);
+  errno = cause;
+  return -1;
+}
+
+/* A link cannot replace an existing file, a rename can. */
+static int name_beside(const char *path, int descriptor, char **temporary) {
+  char from[64];
+  const size_t room = strlen(path) + 64;
+  char *name = malloc(room);
+  if (!name) return -1;
+  snprintf(from, sizeof from, "/proc/self/fd/%d", descriptor);
+  int failed = -1;
+  for (int attempt = 0; attempt < 1000 && failed; attempt++) {
+    snprintf(name, room, "%s.%ld.%d.partial", path, (long)getpid(), attempt);
+    failed = linkat(AT_FDCWD, from, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+    if (failed && errno != EEXIST) break;
+  }
+  const int cause = errno;
+  if (failed)
+    free(name);
+  else
+    *temporary = name;
+  errno = cause;
+  return failed;
+}
+
+int dt_new_file_rename(const char *path, int descriptor, char **temporary) {
+  if (!*temporary && name_beside(path, descriptor, temporary)) return -1;
+  return rename(*temporary, path);
 }
 
 dt_status dt_output_open(const char *path, dt_output_file *file) {
-  if (is_special(path)) return open_special(path, file);
-  size_t room = strlen(path) + 64;
-  char *copy = strdup(path), *temporary = malloc(room);
-  dt_status status = DT_ERR_MEMORY;
-  if (!copy || !temporary) {
-    dt_fail(status, "%s: no memory for its name", path);
-    goto free_names;
+  dt_output_file made = {.path = strdup(path), .in_place = is_special(path)};
+  if (!made.path) return dt_fail(DT_ERR_MEMORY, "%s: no memory for its name", path);
+  const int descriptor =
+      made.in_place ? open(path, O_WRONLY | O_TRUNC | O_CLOEXEC) : dt_new_file_open(path, &made.temporary);
+  if (descriptor >= 0) made.stream = fdopen(descriptor, "w");
+  if (made.stream) {
+    *file = made;
+    return DT_OK;
   }
-  int descriptor = create_beside(path, temporary, room);
-  if (descriptor < 0) {
-    status = dt_fail(DT_ERR_IO, "%s: cannot create a file there: %s", path, strerror(errno));
-    goto free_names;
-  }
-  FILE *stream = fdopen(descriptor, "w");
-  if (!stream) {
-    status = dt_fail(DT_ERR_IO, "%s: %s", path, strerror(errno));
-    close(descriptor);
-    unlink(temporary);
-    goto free_names;
-  }
-  *file = (dt_output_file){.stream = stream, .path = copy, .temporary = temporary};
-  return DT_OK;
-
-free_names:
-  free(copy);
-  free(temporary);
+  const dt_status status =
+      dt_fail(DT_ERR_IO, "%s: cannot %s: %s", path, made.in_place ? "open" : "create a file there", strerror(errno));
+  if (descriptor >= 0) close(descriptor);
+  if (made.temporary) unlink(made.temporary);
+  free(made.path);
+  free(made.temporary);
   return status;
 }
 
@@ -76,22 +97,17 @@ static void release(dt_output_file *file) {
 }
 
 dt_status dt_output_commit(dt_output_file *file) {
+  const int descriptor = fileno(file->stream);
   int failed = ferror(file->stream) || fflush(file->stream) != 0;
-  if (!failed && file->temporary) failed = fsync(fileno(file->stream)) != 0;
+  if (!failed && !file->in_place)
+    failed = fsync(descriptor) != 0 || dt_new_file_rename(file->path, descriptor, &file->temporary) != 0;
   int cause = errno;
+  if (failed && file->temporary) unlink(file->temporary);
   if (fclose(file->stream) != 0 && !failed) {
     failed = 1;
     cause = errno;
   }
-  if (!failed && file->temporary && rename(file->temporary, file->path) != 0) {
-    failed = 1;
-    cause = errno;
-  }
-  dt_status status = DT_OK;
-  if (failed) {
-    if (file->temporary) unlink(file->temporary);
-    status = dt_fail(DT_ERR_IO, "%s: cannot write: %s", file->path, strerror(cause));
-  }
+  const dt_status status = failed ? dt_fail(DT_ERR_IO, "%s: cannot write: %s", file->path, strerror(cause)) : DT_OK;
   release(file);
   return status;
 }

@@ -1,5 +1,5 @@
-/* Output files that are whole or absent: written under a temporary name beside the target, then renamed. A target that
- * is a pipe or a device is written as it is. Input texts of bounded size. */
+/* Output files that are whole or absent: written without a name or under a temporary one beside the target, then
+ * renamed. A target that is a pipe or a device is written as it is. Input texts of bounded size. */
 #ifndef DT_IO_FILE_H
 #define DT_IO_FILE_H
 
@@ -8,15 +8,21 @@
 
 #include <draintile/status.h>
 
+/* A new file that is to be `path`: without a name where the file system can, so that whatever ends the process leaves
+ * nothing (*temporary NULL); else under a temporary one beside it, which is to be freed. -1 with errno. */
+int dt_new_file_open(const char *path, char **temporary);
+/* Names it and renames it to `path`. -1 with errno; where *temporary is not NULL then, that name is to be removed. */
+int dt_new_file_rename(const char *path, int descriptor, char **temporary);
+
 typedef struct dt_output_file {
   FILE *stream;
-  char *path, *temporary; /* temporary NULL: the target is written as it is */
+  char *path, *temporary; /* as of dt_new_file_open */
+  bool in_place;          /* the target is written as it is */
 } dt_output_file;
 
-/* Opens a temporary beside `path`. DT_ERR_IO names the path. On success the file ends with exactly one of
- * dt_output_commit and dt_output_discard. */
+/* DT_ERR_IO names the path. On success the file ends with exactly one of dt_output_commit and dt_output_discard. */
 dt_status dt_output_open(const char *path, dt_output_file *file);
-/* Flushes, syncs and renames; on failure the temporary is removed. */
+/* Flushes, syncs and renames; on failure nothing is left. */
 dt_status dt_output_commit(dt_output_file *file);
 void dt_output_discard(dt_output_file *file);
 

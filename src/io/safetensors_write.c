@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "core/error.h"
+#include "file.h"
 
 /* The file reads its own header back through the reader, so that both agree on every offset. */
 struct dt_tensor_writer {
@@ -117,39 +118,16 @@ static dt_status make_header(const dt_tensor_spec *tensors, size_t count, char *
 
 /* Sets fd, temporary and handle. */
 static dt_status open_unnamed_or_temporary(dt_tensor_writer *writer) {
-  const char *slash = strrchr(writer->path, '/');
-  size_t room = strlen(writer->path) + 64;
-  char *name = malloc(room), *location = malloc(room);
-  dt_status status = DT_OK;
-  if (!name || !location) {
-    status = dt_fail(DT_ERR_MEMORY, "%s: no memory for its name", writer->path);
-    goto free_names;
-  }
-  snprintf(name, room, "%.*s", slash ? (int)(slash - writer->path) + 1 : 1, slash ? writer->path : ".");
-  writer->fd = open(name, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
-  if (writer->fd >= 0) {
-    snprintf(location, room, "/proc/%ld/fd/%d", (long)getpid(), writer->fd);
-  } else {
-    int attempt = 0;
-    do {
-      snprintf(name, room, "%s.%ld.%d.partial", writer->path, (long)getpid(), attempt++);
-      writer->fd = open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
-    } while (writer->fd < 0 && errno == EEXIST && attempt < 1000);
-    if (writer->fd < 0) {
-      status = io_error(writer->path, "cannot create a file there", errno);
-      goto free_names;
-    }
-    snprintf(location, room, "%s", name);
-    writer->temporary = strdup(name);
-  }
-  size_t handle_room = room + room;
-  writer->handle = malloc(handle_room);
-  if (writer->handle) snprintf(writer->handle, handle_room, "%s\n%s", location, writer->path);
-  if (!writer->handle) status = dt_fail(DT_ERR_MEMORY, "%s: no memory for its name", writer->path);
-free_names:
-  free(name);
-  free(location);
-  return status;
+  char unnamed[64];
+  writer->fd = dt_new_file_open(writer->path, &writer->temporary);
+  if (writer->fd < 0) return io_error(writer->path, "cannot create a file there", errno);
+  snprintf(unnamed, sizeof unnamed, "/proc/%ld/fd/%d", (long)getpid(), writer->fd);
+  const char *location = writer->temporary ? writer->temporary : unnamed;
+  const size_t room = strlen(location) + strlen(writer->path) + 2;
+  writer->handle = malloc(room);
+  if (!writer->handle) return dt_fail(DT_ERR_MEMORY, "%s: no memory for its name", writer->path);
+  snprintf(writer->handle, room, "%s\n%s", location, writer->path);
+  return DT_OK;
 }
 
 static dt_status reserve(const dt_tensor_writer *writer, uint64_t bytes) {
@@ -288,39 +266,14 @@ static void sync_directory(const char *path) {
   close(fd);
 }
 
-/* Gives an unnamed file a temporary name: a link cannot replace an existing file, a rename can. */
-static dt_status name_unnamed(dt_tensor_writer *writer) {
-  char from[64];
-  size_t room = strlen(writer->path) + 64;
-  char *name = malloc(room);
-  if (!name) return dt_fail(DT_ERR_MEMORY, "%s: no memory for its name", writer->path);
-  snprintf(from, sizeof from, "/proc/self/fd/%d", writer->fd);
-  int failed = -1;
-  for (int attempt = 0; attempt < 1000 && failed; attempt++) {
-    snprintf(name, room, "%s.%ld.%d.partial", writer->path, (long)getpid(), attempt);
-    failed = linkat(AT_FDCWD, from, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
-    if (failed && errno != EEXIST) break;
-  }
-  if (failed) {
-    dt_status status = io_error(writer->path, "cannot be named", errno);
-    free(name);
-    return status;
-  }
-  writer->temporary = name;
-  return DT_OK;
-}
-
 dt_status dt_tensor_writer_commit(dt_tensor_writer *writer) {
   dt_status status = DT_OK;
   if (writer->creator != getpid()) {
     status = dt_fail(DT_ERR_ARGUMENT, "%s: only the process that created the writer commits", writer->path);
   } else if (fsync(writer->fd)) {
     status = io_error(writer->path, "cannot flush", errno);
-  } else if (!writer->temporary) {
-    status = name_unnamed(writer);
-  }
-  if (status == DT_OK && rename(writer->temporary, writer->path)) {
-    status = io_error(writer->path, "cannot rename to it", errno);
+  } else if (dt_new_file_rename(writer->path, writer->fd, &writer->temporary)) {
+    status = io_error(writer->path, "cannot be named", errno);
   }
   if (status != DT_OK) {
     dt_tensor_writer_discard(writer);

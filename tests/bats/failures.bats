@@ -147,6 +147,23 @@ one_line() { # pattern
   done
 }
 
+@test "simulate, ended while it writes: a file is whole or absent, and no other is left" {
+  cd "$BATS_TEST_TMPDIR"
+  for delay in 0.05 0.1 0.2 0.3 0.4 0.6; do
+    for signal in TERM INT; do
+      "$DRAINTILE" simulate --ranks 8 --experts 128 --tokens 65536 --gemm-rate 1e12 --link-rate 1GB/s \
+        --trace trace --json results >/dev/null 3>&- &
+      sleep $delay
+      kill -$signal $! 2>/dev/null || true
+      wait $! || true
+      [ ! -e trace ] || [ "$(tail -n 1 trace)" = ']}' ]
+      [ ! -e results ] || jq -e '.schema == "draintile-simulate"' results >/dev/null
+      rm -f trace results
+      [ -z "$(ls)" ]
+    done
+  done
+}
+
 @test "SIGKILL of the command takes its ranks along" {
   start --schedule signal
   sleep 0.3

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,7 +127,7 @@ static int write_in_place(const json_t *root, const char *path) {
   return code;
 }
 
-static int write_and_rename(const json_t *root, const char *path) {
+static int write_beside(const json_t *root, const char *path) {
   size_t size = strlen(path) + 32;
   char *temporary = malloc(size);
   if (!temporary) return log_out_of_memory();
@@ -145,6 +146,20 @@ static int write_and_rename(const json_t *root, const char *path) {
     code = log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
   if (code != TOOL_OK) unlink(temporary);
   free(temporary);
+  return code;
+}
+
+/* What would end the process waits meanwhile: no half file stays behind. */
+static int write_and_rename(const json_t *root, const char *path) {
+  sigset_t ends, before;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGHUP);
+  sigaddset(&ends, SIGQUIT);
+  sigprocmask(SIG_BLOCK, &ends, &before);
+  const int code = write_beside(root, path);
+  sigprocmask(SIG_SETMASK, &before, NULL);
   return code;
 }
 
