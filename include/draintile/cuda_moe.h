@@ -102,7 +102,9 @@ typedef enum dt_cuda_moe_part {
   DT_CUDA_MOE_COMPUTE = 0,  /* L1 and L2 in one launch, no waits for peers, rows to local memory */
   DT_CUDA_MOE_DISPATCH = 1, /* counts, plan and dispatch */
   DT_CUDA_MOE_COMBINE = 2,  /* a put of all rows of other ranks, as one burst */
-  DT_CUDA_MOE_REDUCE = 3
+  DT_CUDA_MOE_REDUCE = 3,
+  DT_CUDA_MOE_IN_PLACE = 4 /* as COMPUTE, but rows go where the schedule stores them: to their owners in one that stores
+                              direct. A reduction may follow when every rank's is over */
 } dt_cuda_moe_part;
 dt_status dt_cuda_moe_run_part(dt_cuda_moe *moe, dt_cuda_moe_part part, const dt_cuda_moe_input *input, void *stream);
 

@@ -81,7 +81,7 @@ void dt_moe_bench_close(dt_moe_bench *bench); /* NULL allowed */
 /* What is timed: a schedule of the whole layer, or one of its parts. */
 typedef struct dt_moe_bench_method {
   int32_t part; /* -1: the layer; else a dt_cuda_moe_part, on the plan of the last schedule before it in the list */
-  dt_schedule schedule;
+  dt_schedule schedule; /* this and what follows: also of DT_CUDA_MOE_IN_PLACE, behind a schedule that stores direct */
   dt_order order;
   /* As dt_cuda_moe_config. */
   int32_t raster_bands, group_tasks, lead, wave_experts, consumers, segment_bands, dedup, head, send_sms, ahead;
@@ -99,7 +99,8 @@ typedef struct dt_moe_bench_timing {
   double median_s;           /* of the slowest rank's time */
   double *samples_s;         /* [repeat], the slowest rank's */
   double host_issue_s;       /* of dt_cuda_moe_forward, median over the samples, slowest rank; NaN: a graph or a part */
-  int64_t words_wrong;       /* 4-byte words of all outputs that differ from the first method's; -1: a part */
+  int64_t words_wrong;       /* 4-byte words of all outputs that differ from the first method's; -1: a part
+                                whose rows nothing reduces */
   double max_relative_error; /* sampled tokens against float64, all ranks; NaN: a part, or a value was not finite */
   uint64_t dispatch_bytes, combine_bytes; /* the most that a rank sent to others, as the layer counts */
 } dt_moe_bench_timing;

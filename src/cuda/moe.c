@@ -43,17 +43,17 @@ static int in_turn(const dt_cuda_moe *m) {
   return m->plan.staged && !m->consumers;
 }
 
-/* L1 and L2. staged: rows of other ranks stay here, for the consumers if there are any. local: all do, in the own
- * combine buffer. */
+/* L1 and L2; m->layer.waits, signals: as part of a forward. staged: rows of other ranks stay here, for the consumers if
+ * there are any. local: all do, in the own combine buffer. */
 static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_t stream) {
   dt_tile_layer layer = m->layer;
   const int32_t rank = m->plan.rank;
-  layer.signals = !staged && !local;
-  layer.waits = !local;
-  layer.consumers = local ? 0 : m->consumers;
+  layer.signals = layer.signals && !staged && !local;
+  layer.waits = layer.waits && !local;
+  layer.consumers = layer.waits ? m->consumers : 0;
   layer.stored = layer.consumers ? m->plan.stored : NULL;
   layer.band_places = m->plan.order == DT_ORDER_PACED ? m->plan.band_places : NULL;
-  layer.beside = layer.dedup && !in_turn(m) && !local && !layer.crowded;
+  layer.beside = layer.dedup && layer.waits && !in_turn(m) && !layer.crowded;
   /* What a rank computes may be more rows than it has slots; 16 rows are stored from each row below. */
   layer.local_rows = !local ? 0 : m->combine_rows > 16 ? (int32_t)m->combine_rows - 15 : 1;
   if (staged) {
@@ -132,10 +132,17 @@ dt_status dt_cuda_moe_queue(dt_cuda_moe *m, const dt_cuda_moe_input *input, cuda
   return status ? status : dt_cuda_moe_mark(m, DT_MARK_REDUCED, stream);
 }
 
+/* Asking is quicker than setting, and threads seldom change. */
+static dt_status use_device(const dt_cuda_moe *m) {
+  int now;
+  if (cudaGetDevice(&now) == cudaSuccess && now == m->device) return DT_OK;
+  return dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
+}
+
 dt_status dt_cuda_moe_forward(dt_cuda_moe *m, const dt_cuda_moe_input *input, void *stream) {
   enum cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   dt_status status = check_input(m, input);
-  if (!status) status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
+  if (!status) status = use_device(m);
   if (!status) status = dt_cuda_check(cudaStreamIsCapturing(stream, &capturing), "stream");
   if (status) return status;
   /* A graph cannot be launched into a stream that records one; with timestamps none is made. */
@@ -155,9 +162,11 @@ dt_status dt_cuda_moe_run_part(dt_cuda_moe *m, dt_cuda_moe_part part, const dt_c
   m->marked = 0;
   switch (part) {
   case DT_CUDA_MOE_COMPUTE:
+  case DT_CUDA_MOE_IN_PLACE:
     m->plan.tiles_only = 1;
     status = dt_cuda_check(dt_moe_table_launch(&m->plan, TABLE_BLOCKS, stream), "table");
-    return status ? status : launch_tiles(m, 0, 1, stream);
+    if (status) return status;
+    return part == DT_CUDA_MOE_COMPUTE ? launch_tiles(m, 0, 1, stream) : launch_tiles(m, m->plan.staged, 0, stream);
   case DT_CUDA_MOE_DISPATCH:
     status = launch_plan(m, 1024, stream);
     return status ? status : launch_dispatch(m, 1, stream);
@@ -166,6 +175,6 @@ dt_status dt_cuda_moe_run_part(dt_cuda_moe *m, dt_cuda_moe_part part, const dt_c
   case DT_CUDA_MOE_REDUCE:
     return dt_cuda_check(dt_layer_reduce_launch(&m->layer, m->sms, stream), "reduction");
   default:
-    return dt_fail(DT_ERR_ARGUMENT, "part: %d; compute, dispatch, combine or reduce allowed", (int)part);
+    return dt_fail(DT_ERR_ARGUMENT, "part: %d; compute, dispatch, combine, reduce or in place allowed", (int)part);
   }
 }

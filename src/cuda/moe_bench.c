@@ -161,8 +161,10 @@ static dt_status gather_method(const dt_moe_bench *b, int32_t m, dt_moe_bench_ti
     const dt_moe_bench_seen *seen = &b->ranks[r].seen[m];
     for (int32_t i = 0; i < repeat; i++)
       if (seen->samples[i] > t->samples_s[i]) t->samples_s[i] = seen->samples[i];
-    if (b->row->methods[m].part >= 0) continue;
+    const int32_t part = b->row->methods[m].part;
+    if (part >= 0 && part != DT_CUDA_MOE_IN_PLACE) continue;
     t->words_wrong = (r == 0 ? 0 : t->words_wrong) + seen->words_wrong;
+    if (part >= 0) continue;
     if (r == 0 || isnan(seen->error) || seen->error > t->max_relative_error) t->max_relative_error = seen->error;
     t->dispatch_bytes = larger(t->dispatch_bytes, seen->stats.dispatch_bytes);
     t->combine_bytes = larger(t->combine_bytes, seen->stats.combine_bytes);

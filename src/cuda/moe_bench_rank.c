@@ -137,9 +137,9 @@ static dt_status load_row(dt_moe_bench_rank *r) {
   return dt_cuda_check(error, "row");
 }
 
-/* Parts run on the plan of whatever layer ran last. */
+/* Parts are captured on the plan of the layer before them, but L1 and L2 in place, which have a schedule. */
 static dt_status choose(dt_moe_bench_rank *r, const dt_moe_bench_method *m) {
-  if (m->part >= 0) return DT_OK;
+  if (m->part >= 0 && m->part != DT_CUDA_MOE_IN_PLACE) return DT_OK;
   if (r->set && r->set->schedule == m->schedule && r->set->order == m->order &&
       r->set->raster_bands == m->raster_bands && r->set->group_tasks == m->group_tasks && r->set->lead == m->lead &&
       r->set->wave_experts == m->wave_experts && r->set->consumers == m->consumers &&
@@ -190,19 +190,14 @@ static dt_status capture(dt_moe_bench_rank *r, const dt_moe_bench_method *m, cud
   return status;
 }
 
-/* Runs a method once from a poisoned output, which is then kept as what is expected, or compared with that. */
-static dt_status check_layer(dt_moe_bench_rank *r, int32_t index, int keep) {
-  const dt_moe_bench *b = r->shared;
-  const dt_moe_bench_method *m = &b->row->methods[index];
-  dt_moe_bench_seen *seen = &r->seen[index];
-  const size_t bytes = 2 * (size_t)b->row->tokens * (size_t)b->config.shape.hidden;
-  double issue_s;
+static size_t output_bytes(const dt_moe_bench_rank *r) {
+  return 2 * (size_t)r->shared->row->tokens * (size_t)r->shared->config.shape.hidden;
+}
+
+/* Counts the output's words that are not as expected, having kept it as that if asked to. */
+static dt_status compare_output(dt_moe_bench_rank *r, dt_moe_bench_seen *seen, int keep) {
+  const size_t bytes = output_bytes(r);
   unsigned long long wrong = 0;
-  dt_status status = dt_cuda_check(cudaMemsetAsync(r->output, 0xff, bytes, r->stream), "poison");
-  if (!status) status = launch(r, m, seen->graph, &issue_s);
-  if (!status) status = dt_cuda_moe_check(r->moe, r->stream);
-  if (!status) status = dt_cuda_moe_stats_read(r->moe, r->stream, &seen->stats);
-  if (status) return status;
   cudaError_t error = cudaMemsetAsync(r->wrong, 0, sizeof *r->wrong, r->stream);
   if (keep && error == cudaSuccess)
     error = cudaMemcpyAsync(r->expected, r->output, bytes, cudaMemcpyDeviceToDevice, r->stream);
@@ -213,6 +208,41 @@ static dt_status check_layer(dt_moe_bench_rank *r, int32_t index, int keep) {
   return dt_cuda_check(error, "compare");
 }
 
+/* Runs a method once from a poisoned output, which is then kept as what is expected, or compared with that. */
+static dt_status check_layer(dt_moe_bench_rank *r, int32_t index, int keep) {
+  const dt_moe_bench_method *m = &r->shared->row->methods[index];
+  dt_moe_bench_seen *seen = &r->seen[index];
+  double issue_s;
+  dt_status status = dt_cuda_check(cudaMemsetAsync(r->output, 0xff, output_bytes(r), r->stream), "poison");
+  if (!status) status = launch(r, m, seen->graph, &issue_s);
+  if (!status) status = dt_cuda_moe_check(r->moe, r->stream);
+  if (!status) status = dt_cuda_moe_stats_read(r->moe, r->stream, &seen->stats);
+  return status ? status : compare_output(r, seen, keep);
+}
+
+/* A part that all ranks have been through. */
+static dt_status run_part(dt_moe_bench_rank *r, dt_cuda_moe_part part, const dt_cuda_moe_input *input) {
+  dt_status status = dt_cuda_moe_run_part(r->moe, part, input, r->stream);
+  if (!status) status = dt_cuda_moe_check(r->moe, r->stream);
+  return status ? status : dt_comm_barrier(r->comm, "part");
+}
+
+/* Rows of another layer are everywhere before, so that what is reduced can only be what L1 and L2 in place stored. */
+static dt_status check_in_place(dt_moe_bench_rank *r, int32_t index) {
+  const dt_cuda_moe_input input = input_of(r);
+  dt_cuda_moe_input other = input;
+  other.hidden = r->expected;
+  r->seen[index].words_wrong = 0;
+  dt_status status = dt_cuda_moe_forward(r->moe, &other, r->stream);
+  if (!status) status = dt_cuda_moe_check(r->moe, r->stream);
+  if (!status) status = dt_comm_barrier(r->comm, "another layer");
+  if (!status) status = run_part(r, DT_CUDA_MOE_DISPATCH, &input);
+  if (!status) status = run_part(r, DT_CUDA_MOE_IN_PLACE, &input);
+  if (!status) status = dt_cuda_check(cudaMemsetAsync(r->output, 0xff, output_bytes(r), r->stream), "poison");
+  if (!status) status = run_part(r, DT_CUDA_MOE_REDUCE, &input);
+  return status ? status : compare_output(r, &r->seen[index], 0);
+}
+
 static dt_status check_method(dt_moe_bench_rank *r, int32_t index) {
   const dt_moe_bench_method *m = &r->shared->row->methods[index];
   dt_moe_bench_seen *seen = &r->seen[index];
@@ -221,6 +251,7 @@ static dt_status check_method(dt_moe_bench_rank *r, int32_t index) {
   if (m->part >= 0) {
     if (!status) status = launch(r, m, NULL, &issue_s);
     if (!status) status = dt_cuda_moe_check(r->moe, r->stream);
+    if (!status && m->part == DT_CUDA_MOE_IN_PLACE) status = check_in_place(r, index);
     return !status && m->graph ? capture(r, m, &seen->graph) : status;
   }
   seen->words_wrong = 0;
@@ -232,10 +263,21 @@ static dt_status check_method(dt_moe_bench_rank *r, int32_t index) {
   return status ? status : dt_moe_bench_error(r, &seen->error);
 }
 
+/* Before a method is timed. Graphs are replayed as they were captured, so the layer stays set for the method that is
+ * launched live, as a model's layer does. Only what dedup changes on the device needs setting; then the layer's new
+ * graph is launched once before it is timed. */
+static dt_status make_ready(dt_moe_bench_rank *r, const dt_moe_bench_method *m) {
+  const dt_moe_bench_method *had = r->set;
+  if (m->graph && (m->part >= 0 || (had && had->dedup == m->dedup))) return DT_OK;
+  double issue_s;
+  dt_status status = choose(r, m);
+  return status || m->graph || m->part >= 0 || r->set == had ? status : launch(r, m, NULL, &issue_s);
+}
+
 static dt_status time_method(dt_moe_bench_rank *r, int32_t index, double *seconds, double *issue_s) {
   const dt_moe_bench_method *m = &r->shared->row->methods[index];
   float ms = 0;
-  dt_status status = choose(r, m);
+  dt_status status = make_ready(r, m);
   if (!status) status = dt_comm_barrier(r->comm, "sample");
   if (status) return status;
   cudaError_t error = dt_bench_settle(r->flush, FLUSH_BYTES, r->stream);

@@ -206,7 +206,7 @@ dt_status moe_run_graph(moe_rank *r, dt_cuda_moe *moe) {
 
 dt_status moe_run_parts(moe_rank *r, dt_cuda_moe *moe) {
   dt_status status = DT_OK;
-  for (int part = DT_CUDA_MOE_COMPUTE; part <= DT_CUDA_MOE_REDUCE && !status; part++) {
+  for (int part = DT_CUDA_MOE_COMPUTE; part <= DT_CUDA_MOE_IN_PLACE && !status; part++) {
     for (int i = 0; i < 3 && !status; i++)
       status = dt_cuda_moe_run_part(moe, (dt_cuda_moe_part)part, &r->inputs[MOE_INPUTS - 1].device, r->stream);
     if (!status) status = dt_cuda_moe_check(moe, r->stream);

@@ -145,7 +145,24 @@ static int add_parts(const tool_args *args, int dedup, bench_moe_methods *method
   for (int part = DT_CUDA_MOE_COMPUTE; part <= DT_CUDA_MOE_REDUCE && code == TOOL_OK; part++) {
     char name[BENCH_MOE_NAME];
     snprintf(name, sizeof name, "%s%s", names[part], dedup_suffix(args, dedup));
-    code = add(methods, &(dt_moe_bench_method){.part = part}, name);
+    code = add(methods, &(dt_moe_bench_method){.part = part, .graph = 1}, name);
+  }
+  return code;
+}
+
+/* L1 and L2 of every layer above whose rows go to their owners from L2: rows of dispatch are where they belong. */
+static int add_in_place(bench_moe_methods *methods) {
+  const int32_t count = methods->count;
+  int code = TOOL_OK;
+  for (int32_t m = 0; m < count && code == TOOL_OK; m++) {
+    dt_moe_bench_method method = methods->list[m];
+    char name[BENCH_MOE_NAME];
+    if (method.part >= 0 || !method.graph || method.schedule == DT_SCHEDULE_SERIAL ||
+        method.schedule == DT_SCHEDULE_SIGNAL)
+      continue;
+    method.part = DT_CUDA_MOE_IN_PLACE;
+    snprintf(name, sizeof name, "%.*s in place", (int)(BENCH_MOE_NAME - sizeof " in place"), methods->names[m]);
+    code = add(methods, &method, name);
   }
   return code;
 }
@@ -163,7 +180,8 @@ int bench_moe_methods_make(const tool_args *args, const bench_moe_row *row, int3
       code = add_schedule(args, row, sms, schedules->list[i], dedups->list[d], methods);
   dt_moe_bench_method live = layer_method(args, DIRECT, dedups->list[dedups->list_count - 1]);
   live.graph = 0;
-  return code == TOOL_OK ? add(methods, &live, "direct live") : code;
+  if (code == TOOL_OK) code = add(methods, &live, "direct live");
+  return code == TOOL_OK && args_set(args, "in-place") ? add_in_place(methods) : code;
 }
 
 /* Rows that a rank sends to another where a token goes to each rank once. */
@@ -177,11 +195,17 @@ static void count_rows(const bench_moe_row *row, const int32_t *ids, int64_t *ro
     }
 }
 
-static int dispatches_alike(const dt_moe_bench_method *a, const dt_moe_bench_method *b) {
-  return (a->dedup != 0) == (b->dedup != 0) && a->head == b->head && a->send_sms == b->send_sms && a->ahead == b->ahead;
+/* What has a price: layers launched as a graph, and L1 and L2 in place. */
+static int is_priced(const dt_moe_bench_method *m) {
+  return m->part == DT_CUDA_MOE_IN_PLACE || (m->part < 0 && m->graph);
 }
 
-/* Of method `first` and all behind it that dispatch as it does: layers launched as a graph. */
+static int dispatches_alike(const dt_moe_bench_method *a, const dt_moe_bench_method *b) {
+  return a->part == b->part && (a->dedup != 0) == (b->dedup != 0) && a->head == b->head && a->send_sms == b->send_sms &&
+         a->ahead == b->ahead;
+}
+
+/* Of method `first` and all behind it that dispatch as it does. */
 static int price_alike(const dt_platform *platform, dt_layer_model *model, const int64_t *rows, int32_t first,
                        bench_moe_methods *methods) {
   const dt_moe_bench_method *like = &methods->list[first];
@@ -190,7 +214,7 @@ static int price_alike(const dt_platform *platform, dt_layer_model *model, const
   int32_t of[BENCH_MOE_METHODS], count = 0;
   for (int32_t m = first; m < methods->count; m++) {
     const dt_moe_bench_method *method = &methods->list[m];
-    if (method->part >= 0 || !method->graph || !dispatches_alike(method, like)) continue;
+    if (!is_priced(method) || !dispatches_alike(method, like)) continue;
     of[count] = m;
     orders[count++] = (dt_layer_order){.schedule = method->schedule,
                                        .raster_bands = method->raster_bands,
@@ -201,6 +225,7 @@ static int price_alike(const dt_platform *platform, dt_layer_model *model, const
                                        .consumers = method->consumers,
                                        .segment_bands = method->segment_bands};
   }
+  model->rows_in_place = like->part >= 0;
   model->dedup = like->dedup != 0;
   model->dispatch_rows = model->dedup ? rows : NULL;
   model->head = like->head;
@@ -240,9 +265,9 @@ int bench_moe_price(const bench_moe_row *row, const device_machine *machine, int
   model.tokens = tokens;
   for (int32_t m = 0; m < methods->count && code == TOOL_OK; m++) {
     const dt_moe_bench_method *method = &methods->list[m];
-    int seen = method->part >= 0 || !method->graph;
+    int seen = !is_priced(method);
     for (int32_t i = 0; i < m && !seen; i++)
-      seen = methods->list[i].part < 0 && methods->list[i].graph && dispatches_alike(&methods->list[i], method);
+      seen = is_priced(&methods->list[i]) && dispatches_alike(&methods->list[i], method);
     if (!seen) code = price_alike(machine->platform, &model, rows, m, methods);
   }
   free(ids), free(weights), free(counts);

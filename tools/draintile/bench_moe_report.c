@@ -63,7 +63,8 @@ static json_t *method_json(const bench_moe_methods *methods, int32_t m, const dt
   json_t *json = json_object();
   json_object_set_new(json, "name", json_string(methods->names[m]));
   json_object_set_new(json, "predicted_s", json_figure(methods->predicted_s[m]));
-  if (method->part < 0) {
+  const int in_place = method->part == DT_CUDA_MOE_IN_PLACE;
+  if (method->part < 0 || in_place) {
     json_object_set_new(json, "schedule", json_string(dt_schedule_name(method->schedule)));
     json_object_set_new(json, "order", json_string(dt_order_name(method->order)));
     json_object_set_new(json, "raster_bands", json_integer(method->raster_bands));
@@ -76,15 +77,15 @@ static json_t *method_json(const bench_moe_methods *methods, int32_t m, const dt
     json_object_set_new(json, "head", json_integer(method->head));
     json_object_set_new(json, "send_sms", json_integer(method->send_sms));
     json_object_set_new(json, "ahead", json_integer(method->ahead));
-    json_object_set_new(json, "graph", json_boolean(method->graph));
+    if (!in_place) json_object_set_new(json, "graph", json_boolean(method->graph));
   }
   if (!result) return json;
   const dt_moe_bench_timing *t = &result->timings[m];
   json_object_set_new(json, "median_s", json_figure(t->median_s));
   json_object_set_new(json, "samples_s", json_figures(t->samples_s, (size_t)repeat));
+  if (method->part < 0 || in_place) json_object_set_new(json, "words_wrong", json_whole(t->words_wrong));
   if (method->part >= 0) return json;
   json_object_set_new(json, "over_limit", json_figure(t->median_s / limit->limit_s));
-  json_object_set_new(json, "words_wrong", json_whole(t->words_wrong));
   json_object_set_new(json, "max_relative_error", json_figure(t->max_relative_error));
   json_object_set_new(json, "host_issue_s", json_figure(t->host_issue_s));
   json_object_set_new(json, "dispatch_bytes", json_whole_unsigned(t->dispatch_bytes));
@@ -118,7 +119,7 @@ json_t *bench_moe_json(const bench_moe_row *row, const bench_moe_methods *method
   const dt_moe_shape *shape = row->shape;
   json_t *json = json_object(), *list = json_array();
   for (int32_t m = 0; m < methods->count; m++)
-    if (result || methods->list[m].part < 0)
+    if (result || methods->list[m].part < 0 || methods->list[m].part == DT_CUDA_MOE_IN_PLACE)
       json_array_append_new(list, method_json(methods, m, result, limit, repeat));
   json_object_set_new(json, "model", json_string(shape->name));
   json_object_set_new(json, "hidden", json_whole(shape->hidden));
@@ -146,11 +147,13 @@ int bench_moe_judge(const bench_moe_row *row, const bench_moe_methods *methods, 
   int code = TOOL_OK;
   for (int32_t m = 0; m < methods->count; m++) {
     const dt_moe_bench_timing *t = &result->timings[m];
-    if (methods->list[m].part >= 0) continue;
+    const int32_t part = methods->list[m].part;
+    if (part >= 0 && part != DT_CUDA_MOE_IN_PLACE) continue;
     if (t->words_wrong != 0)
       code = log_fail(TOOL_CHECK_FAILED, "%s %s %lld, %s: %lld words differ from serial's", row->shape->name,
                       bench_moe_routers[row->router], (long long)row->tokens, methods->names[m],
                       (long long)t->words_wrong);
+    if (part >= 0) continue;
     if (!(t->max_relative_error <= figures_tolerance(DT_DTYPE_BF16)))
       code = log_fail(TOOL_CHECK_FAILED, "%s %s %lld, %s: relative error %g; allowed: up to %g", row->shape->name,
                       bench_moe_routers[row->router], (long long)row->tokens, methods->names[m], t->max_relative_error,

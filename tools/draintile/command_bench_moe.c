@@ -161,6 +161,7 @@ static const arg_option options[] = {
              "multiprocessors of the dispatch kernel, beside the tiles; 0: the layer's"),
     OPT_INTS("ahead", "LIST", "0", -1, 65536,
              "with dedup: waves of tasks without other ranks' rows that come first; 0: the layer's, -1: none"),
+    OPT_FLAG("in-place", "also L1 and L2 alone, every row where it belongs, with L2's rows to their owners"),
     OPT_INT("repeat", "N", "20", 1, 10000, "samples of each method, in turns"),
     OPT_TEXT("platform", "FILE", NULL, "platform file: the rates and constants of the limit and of the prices"),
     OPT_FLAG("predict", "price the rows by the simulator and the platform file alone, without a GPU"),
