@@ -62,10 +62,6 @@ dt_status dt_host_barrier(dt_comm *comm, const char *phase);
 void dt_host_abort(dt_comm *comm, dt_status status, const char *detail);
 dt_status dt_host_status(dt_comm *comm); /* reports an abort into the thread's detail */
 
-/* host_counter.c */
-void dt_counter_add(dt_counter *counter, uint32_t value, uint64_t visible_ns);
-/* epoch: of the barrier that this wait belongs to; 0: none. */
-dt_status dt_counter_wait(dt_comm *comm, dt_counter *counter, uint32_t target, const dt_wait *wait, uint32_t epoch);
 /* Parks until the time, in slices: an abort ends it early with its error. A time beyond the timeout (0: none) is
  * DT_ERR_TIMEOUT at once, every peer aborted. */
 dt_status dt_host_sleep_until(dt_comm *comm, uint64_t time_ns, double timeout_s);

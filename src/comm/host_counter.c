@@ -26,7 +26,7 @@ static void spin_pause(void) {
 #endif
 }
 
-void dt_counter_add(dt_counter *counter, uint32_t value, uint64_t visible_ns) {
+static void counter_add(dt_counter *counter, uint32_t value, uint64_t visible_ns) {
   uint64_t seen = __atomic_load_n(&counter->visible_ns, __ATOMIC_RELAXED);
   while (seen < visible_ns &&
          !__atomic_compare_exchange_n(&counter->visible_ns, &seen, visible_ns, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
@@ -41,7 +41,7 @@ void dt_counter_add(dt_counter *counter, uint32_t value, uint64_t visible_ns) {
 }
 
 static int reached(const dt_counter *counter, uint32_t target, uint32_t *seen) {
-  *seen = __atomic_load_n(&counter->value, __ATOMIC_SEQ_CST); /* acquire: pairs with dt_counter_add */
+  *seen = __atomic_load_n(&counter->value, __ATOMIC_SEQ_CST); /* acquire: pairs with counter_add */
   return *seen >= target;
 }
 
@@ -90,7 +90,9 @@ static dt_status park(dt_comm *comm, dt_counter *counter, uint32_t target, const
   return DT_OK;
 }
 
-dt_status dt_counter_wait(dt_comm *comm, dt_counter *counter, uint32_t target, const dt_wait *wait, uint32_t epoch) {
+/* epoch: of the barrier that this wait belongs to; 0: none. */
+static dt_status counter_wait(dt_comm *comm, dt_counter *counter, uint32_t target, const dt_wait *wait,
+                              uint32_t epoch) {
   uint32_t seen = 0;
   int done = reached(counter, target, &seen);
   for (int i = 0; i < DT_SPINS && !done; i++) {
@@ -112,12 +114,12 @@ dt_status dt_counter_wait(dt_comm *comm, dt_counter *counter, uint32_t target, c
 dt_status dt_host_signal(dt_comm *comm, dt_window *window, int32_t peer, size_t offset, uint32_t value,
                          uint64_t visible_ns) {
   if (dt_host_aborted(comm)) return dt_host_status(comm);
-  dt_counter_add((dt_counter *)(window->pieces[peer] + offset), value, visible_ns);
+  counter_add((dt_counter *)(window->pieces[peer] + offset), value, visible_ns);
   return DT_OK;
 }
 
 dt_status dt_host_wait(dt_comm *comm, dt_window *window, size_t offset, uint32_t target, const dt_wait *wait) {
-  return dt_counter_wait(comm, (dt_counter *)(window->pieces[comm->rank] + offset), target, wait, 0);
+  return counter_wait(comm, (dt_counter *)(window->pieces[comm->rank] + offset), target, wait, 0);
 }
 
 /* Two counters by parity: a peer can be at most one barrier ahead, and it enters the one after only when this rank has
@@ -132,11 +134,11 @@ dt_status dt_host_barrier(dt_comm *comm, const char *phase) {
   for (int32_t i = 1; i < comm->ranks; i++) {
     dt_control *peer = host->controls[(comm->rank + i) % comm->ranks];
     __atomic_store_n(&peer->arrived[comm->rank], epoch, __ATOMIC_RELAXED);
-    dt_counter_add(&peer->arrivals[epoch & 1], 1, visible_ns);
+    counter_add(&peer->arrivals[epoch & 1], 1, visible_ns);
   }
   dt_counter *arrivals = &host->controls[comm->rank]->arrivals[epoch & 1];
   dt_wait wait = {.phase = phase, .counter = "arrivals at barrier", .index = epoch, .peer = -1, .entry = 1};
-  dt_status status = dt_counter_wait(comm, arrivals, (uint32_t)comm->ranks - 1, &wait, epoch);
+  dt_status status = counter_wait(comm, arrivals, (uint32_t)comm->ranks - 1, &wait, epoch);
   if (!status && visible_ns) /* own puts, so that all leave together */
     status = dt_host_sleep_until(comm, visible_ns, timeout_of(comm, &wait));
   if (status) return status;

@@ -110,7 +110,7 @@ static void shm_destroy(dt_comm *comm) {
   free(state);
 }
 
-const dt_fabric dt_shm_fabric = {
+static const dt_fabric shm_fabric = {
     .api_version = DT_FABRIC_API,
     .name = "shm",
     .alloc = shm_alloc,
@@ -236,7 +236,7 @@ dt_status dt_comm_create_shm(int32_t rank, int32_t ranks, dt_allgather_fn allgat
                              const dt_comm_config *config, dt_comm **endpoint) {
   if (!allgather) return dt_fail(DT_ERR_ARGUMENT, "allgather: NULL; a function");
   dt_comm *comm = NULL;
-  dt_status status = dt_comm_new(&dt_shm_fabric, rank, ranks, config, &comm);
+  dt_status status = dt_comm_new(&shm_fabric, rank, ranks, config, &comm);
   if (status) return status;
   shm_state *state = calloc(1, sizeof *state);
   hello *hellos = calloc((size_t)ranks, sizeof *hellos);

@@ -24,8 +24,6 @@ typedef struct shm_state {
   shm_address addresses[DT_MAX_RANKS];
 } shm_state;
 
-extern const dt_fabric dt_shm_fabric;
-
 /* Opens state->socket at a fresh abstract address of the kernel's choice; fills addresses[rank]. */
 dt_status dt_shm_open_socket(shm_state *state, int32_t rank);
 

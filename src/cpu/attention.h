@@ -114,6 +114,5 @@ dt_status dt_attention_run_tiles(dt_attention_thread *thread);
 /* attention_run.c */
 void dt_attention_work(void *attention, int32_t thread, int job); /* a dt_team_fn */
 dt_status dt_attention_failure_status(dt_attention *a);           /* the recorded failure, its detail set */
-dt_status dt_attention_fail(dt_attention *a, dt_status status);   /* records it with its detail and tells the peers */
 
 #endif

@@ -9,7 +9,8 @@ dt_status dt_attention_failure_status(dt_attention *a) {
   return dt_failure_status(&a->failure);
 }
 
-dt_status dt_attention_fail(dt_attention *a, dt_status status) {
+/* Records it with its detail and tells the peers. */
+static dt_status fail(dt_attention *a, dt_status status) {
   if (dt_failure_record(&a->failure, status, dt_error_detail())) dt_comm_abort(a->comm, status, a->failure.detail);
   return dt_attention_failure_status(a);
 }
@@ -35,7 +36,7 @@ static dt_status work(dt_attention_thread *thread, dt_attention_job job) {
 void dt_attention_work(void *attention, int32_t thread, int job) {
   dt_attention *a = attention;
   dt_status status = work(&a->threads[thread], (dt_attention_job)job);
-  if (status) dt_attention_fail(a, status);
+  if (status) fail(a, status);
 }
 
 static dt_status run_job(dt_attention *a, dt_attention_job job) {
@@ -165,10 +166,10 @@ dt_status dt_attention_forward(dt_attention *a, const dt_attention_input *input,
   if (!status) status = enter(a, &log);
   if (!status && a->config.schedule == DT_ATTENTION_SERIAL) status = run_serial(a, &measured, &log);
   if (!status && a->config.schedule == DT_ATTENTION_PIGGYBACK) status = run_piggyback(a);
-  if (status) return dt_attention_fail(a, status);
+  if (status) return fail(a, status);
   measured.total_s = (double)(dt_now_ns() - begin) * 1e-9;
   status = gather_spans(a, &log);
-  if (status) return dt_attention_fail(a, status);
+  if (status) return fail(a, status);
   measured.tiles = a->tile_count;
   measured.bytes_sent = dt_bytes_sent(a->comm) - sent;
   if (stats) *stats = measured;

@@ -80,7 +80,6 @@ const char *dt_law_name(dt_law law); /* "max", "capacity", "producer-capacity", 
 /* The second burst's issue time when two equal ones start from an empty queue, gap_s apart. */
 double dt_fit_pair_s(const dt_burst_model *model, double burst_bytes, double gap_s);
 /* Linear between the measured K and B, nearest beyond them. */
-double dt_fit_issue_s(const dt_fit *fit, dt_law law, const dt_fit_sample *question);
 double dt_fit_lookup(const dt_fit_points *points, double producers, double producer_bytes);
 
 /* Absolute relative errors of the issue time over the samples with that alignment (-1: any) and held_out. */

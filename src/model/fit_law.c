@@ -51,7 +51,7 @@ static double capacity_of(const dt_fit *fit, dt_law law, const dt_fit_sample *qu
   return dt_fit_lookup(&fit->burst_capacities, question->producers, question->producer_bytes);
 }
 
-double dt_fit_issue_s(const dt_fit *fit, dt_law law, const dt_fit_sample *question) {
+static double issue_s(const dt_fit *fit, dt_law law, const dt_fit_sample *question) {
   double volume = question->producers * question->producer_bytes;
   dt_burst_model model = {
       .t0_s = dt_fit_lookup(&fit->floors, question->producers, question->producer_bytes),
@@ -76,7 +76,7 @@ dt_status dt_fit_compare(const dt_fit *fit, dt_law law, const dt_fit_sample *sam
   for (size_t i = 0; i < count; i++) {
     const dt_fit_sample *s = &samples[i];
     if ((alignment >= 0 && s->alignment != alignment) || s->held_out != held_out || s->issue_s <= 0.0) continue;
-    errors[n++] = fabs(dt_fit_issue_s(fit, law, s) - s->issue_s) / s->issue_s;
+    errors[n++] = fabs(issue_s(fit, law, s) - s->issue_s) / s->issue_s;
   }
   *error = (dt_fit_error){dt_median(errors, n), dt_quantile(errors, n, 0.9), dt_quantile(errors, n, 1.0), n};
   free(errors);

@@ -7,9 +7,10 @@ static int32_t kv_span(int32_t group, int32_t first, int32_t count) {
   return (first + count - 1) / group - first / group + 1;
 }
 
-/* The place of a boundary depends only on how many ranks before it have the larger share, so the best choice for the
- * ranks from r on, after e larger shares, is one entry of a table. */
-void dt_ulysses_heads(dt_ulysses_layout *u) {
+/* Fills head_first. The fewest key heads over all ranks; of equal choices, larger shares first. The place of a boundary
+ * depends only on how many ranks before it have the larger share, so the best choice for the ranks from r on, after e
+ * larger shares, is one entry of a table. */
+static void choose_heads(dt_ulysses_layout *u) {
   int32_t ranks = u->ranks, base = u->heads / ranks, extra = u->heads % ranks, group = u->heads / u->kv_heads;
   int32_t cost[DT_ULYSSES_RANKS + 1][DT_ULYSSES_RANKS + 1];
   for (int32_t e = 0; e <= extra; e++) cost[ranks][e] = e == extra ? 0 : INT32_MAX;
@@ -60,7 +61,7 @@ dt_status dt_ulysses_init(dt_ulysses_layout *u) {
     return dt_fail(DT_ERR_ARGUMENT, "head_dim: %d; allowed: 1 to 4096", u->head_dim);
   dt_status status = check_rows(u);
   if (status) return status;
-  dt_ulysses_heads(u);
+  choose_heads(u);
   return DT_OK;
 }
 

@@ -7,9 +7,9 @@
  * order. Replicated text is held whole by every rank, and owned (as output) by blocks all the same.
  *
  * Heads: contiguous, each rank floor(H/W) or ceil(H/W). Which ranks get the larger share is chosen so that the fewest
- * key heads are needed on two ranks (dt_ulysses_heads).
+ * key heads are needed on two ranks (ulysses.c).
  *
- * Tiles (X-Stage, arXiv 2607.23264; seeds: section 1.5): at most tile_rows rows of one run of one owner and one head,
+ * Tiles (X-Stage, arXiv 2607.23264): at most tile_rows rows of one run of one owner and one head,
  * so that a tile has one destination. Head by head, so that the first heads need no later arrival: the remote tiles, of
  * owners r+1, ..., r+W-1, then, own_lag heads later, this rank's own. What is stored last then drains behind own tiles.
  * With own_lag 0 stores spread over the whole run, beside the way in; from `heads` on all remote tiles come first.
@@ -34,7 +34,7 @@ typedef struct dt_ulysses_layout {
   int32_t text_replicated, causal;
   int32_t tile_rows;
   int32_t own_lag;                          /* heads by which the own tiles of a head follow its remote ones */
-  int32_t head_first[DT_ULYSSES_RANKS + 1]; /* by dt_ulysses_heads; [ranks] is heads */
+  int32_t head_first[DT_ULYSSES_RANKS + 1]; /* by dt_ulysses_init; [ranks] is heads */
 } dt_ulysses_layout;
 
 /* Consecutive rows of the sequence. */
@@ -164,9 +164,6 @@ DT_HD static inline int64_t dt_ulysses_arrivals(const dt_ulysses_layout *u, int3
 }
 
 /* ---- Tables (ulysses.c) ---- */
-
-/* Fills head_first. The fewest key heads over all ranks; of equal choices, larger shares first. */
-void dt_ulysses_heads(dt_ulysses_layout *u);
 
 /* Checks every field but head_first (DT_ERR_ARGUMENT), then fills that. */
 dt_status dt_ulysses_init(dt_ulysses_layout *u);

@@ -129,10 +129,9 @@ typedef struct layer_world {
 /* layer_tasks.c */
 dt_status layer_table_create(const layer_world *world, int32_t rank, layer_table *table);
 void layer_table_release(layer_table *table);
-/* The early or the late bands of L1 of an expert; how many experts' early runs come first. */
+/* The early or the late bands of L1 of an expert. */
 void layer_half(const layer_world *world, int32_t rank, int32_t expert, int32_t early, int32_t *first_band,
                 int32_t *rows);
-int32_t layer_ahead(const layer_world *world, int32_t rank, const int32_t *early);
 
 /* layer_events.c */
 void layer_push(layer_world *world, layer_event event);

@@ -98,7 +98,8 @@ void layer_half(const layer_world *world, int32_t self, int32_t expert, int32_t 
   *rows = early ? all - upper : upper;
 }
 
-int32_t layer_ahead(const layer_world *world, int32_t self, const int32_t *early) {
+/* How many experts' early runs come first. */
+static int32_t ahead_of(const layer_world *world, int32_t self, const int32_t *early) {
   const dt_layer_model *m = world->model;
   int64_t most = 0;
   for (int32_t r = 0; r < m->ranks; r++)
@@ -206,7 +207,7 @@ static void count_tasks(const layer_world *world, int32_t rank, layer_groups *gr
     const layer_run l2 = run_at(world, e, 0, table, rows);
     groups->l2[e + 1] = groups->l2[e] + run_tasks(&l2, raster, NULL);
   }
-  groups->ahead = layer_ahead(world, rank, groups->early);
+  groups->ahead = ahead_of(world, rank, groups->early);
   table->ahead = groups->ahead;
 }
 
