@@ -45,7 +45,8 @@ double moe_tolerance(const moe_job *job) {
   return figures_tolerance(DT_DTYPE_BF16) * (rounds ? 1.5 : 1);
 }
 
-int moe_has_rows(const moe_job *job) {
+/* Any slot of any rank: else there is nothing to price. */
+static int has_rows(const moe_job *job) {
   size_t entries = (size_t)job->ranks * (size_t)job->info->experts;
   for (size_t i = 0; i < entries; i++)
     if (job->shared.counts[i] > 0) return 1;
@@ -166,7 +167,7 @@ static int decide(void *context, int32_t *answer) {
   int32_t chosen = DT_SCHEDULE_SERIAL, *count = job->shared.run_count;
   moe_form form = {0};
   int code = TOOL_OK;
-  if (moe_has_rows(job)) { /* else every schedule costs the same nothing, and serial stays */
+  if (has_rows(job)) { /* else every schedule costs the same nothing, and serial stays */
     if (!job->gpus) code = moe_fit(job, job->repeat, job->repeat + 1);
     if (code == TOOL_OK) code = job->gpus ? moe_cuda_choose(job, &chosen, &form) : moe_choose(job, &chosen);
   }
@@ -210,7 +211,7 @@ static int finish(moe_job *job) {
   for (int32_t run = 0; run < RUNS_MAX; run++) job->predicted_s[run] = NAN;
   if (job->gpus)
     moe_cuda_predict(job);
-  else if (moe_has_rows(job) && moe_fit(job, 0, job->repeat) == TOOL_OK)
+  else if (has_rows(job) && moe_fit(job, 0, job->repeat) == TOOL_OK)
     moe_predict(job);
   const char *names[RUNS_MAX];
   for (int32_t run = 0; run < *job->shared.run_count; run++) {

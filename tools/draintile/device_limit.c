@@ -6,7 +6,7 @@
 #include "log.h"
 
 /* The exchange at the start, the first row's way, the fence behind the last row and the flag that tells of it. */
-const char *const device_constant_names[DEVICE_CONSTANTS] = {"entry_barrier_s", "link_latency_s", "fence_sys_s",
+static const char *const constant_names[DEVICE_CONSTANTS] = {"entry_barrier_s", "link_latency_s", "fence_sys_s",
                                                              "flag_release_s"};
 
 int device_machine_read(const char *path, device_machine *machine) {
@@ -21,7 +21,7 @@ int device_machine_read(const char *path, device_machine *machine) {
   if (!status) machine->memory_bytes_per_s = interval.value;
   machine->constants_s = 0;
   for (int i = 0; i < DEVICE_CONSTANTS && !status; i++) {
-    status = dt_platform_lookup(machine->platform, device_constant_names[i], &interval);
+    status = dt_platform_lookup(machine->platform, constant_names[i], &interval);
     if (status) break;
     machine->constant_s[i] = interval.value;
     machine->constants_s += interval.value;
@@ -55,7 +55,7 @@ json_t *device_limit_json(const device_limit *limit) {
 }
 
 json_t *device_machine_json(const device_machine *machine) {
-  json_t *object = json_named_figures(device_constant_names, machine->constant_s, DEVICE_CONSTANTS);
+  json_t *object = json_named_figures(constant_names, machine->constant_s, DEVICE_CONSTANTS);
   json_object_set_new(object, "rate_bytes_per_s", json_figure(machine->rate_bytes_per_s));
   json_object_set_new(object, "memory_bytes_per_s", json_figure(machine->memory_bytes_per_s));
   return object;

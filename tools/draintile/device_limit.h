@@ -7,7 +7,6 @@
 #include <draintile/platform.h>
 
 enum { DEVICE_CONSTANTS = 4 };
-extern const char *const device_constant_names[DEVICE_CONSTANTS];
 
 typedef struct device_machine {
   dt_platform *platform;                       /* NULL: no file */

@@ -97,7 +97,6 @@ moe_rank_run *moe_run_of(const moe_job *job, int32_t run, int32_t rank);
 /* The rows that rank s sends to rank r's experts, from the counts. */
 int64_t moe_rows_between(const moe_job *job, int32_t source, int32_t rank);
 uint64_t moe_spans_lost(const moe_job *job, int32_t run); /* of all ranks */
-int moe_has_rows(const moe_job *job);                     /* any slot of any rank; else there is nothing to price */
 
 /* The largest relative error that --check allows: of what the rows travel as. */
 double moe_tolerance(const moe_job *job);

@@ -27,7 +27,6 @@ typedef struct moe_cuda_weights {
 } moe_cuda_weights;
 dt_status moe_cuda_upload(const dt_moe_weights *weights, moe_cuda_weights *out);
 void moe_cuda_weights_release(moe_cuda_weights *weights);
-int32_t moe_cuda_extra(int64_t intermediate, int64_t shared_intermediate);
 
 /* A rank's tokens in device memory, bf16, with the choices of shared experts behind the others. */
 typedef struct moe_cuda_tokens {

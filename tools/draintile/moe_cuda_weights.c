@@ -71,13 +71,14 @@ static dt_status upload_bias(const dt_moe_weights *w, int which, int64_t width, 
   return status;
 }
 
-int32_t moe_cuda_extra(int64_t intermediate, int64_t shared_intermediate) {
+/* Local experts that stand for the shared one. */
+static int32_t extra_experts(int64_t intermediate, int64_t shared_intermediate) {
   return (int32_t)((shared_intermediate + intermediate - 1) / intermediate);
 }
 
 dt_status moe_cuda_upload(const dt_moe_weights *w, moe_cuda_weights *out) {
   const int64_t hidden = w->hidden, inner = w->intermediate, matrix = hidden * inner;
-  const int32_t own = w->experts_per_rank, extra = moe_cuda_extra(inner, w->shared_intermediate), all = own + extra;
+  const int32_t own = w->experts_per_rank, extra = extra_experts(inner, w->shared_intermediate), all = own + extra;
   const size_t bytes = (size_t)all * (size_t)matrix * sizeof(uint16_t);
   *out = (moe_cuda_weights){.experts_per_rank = all, .extra = extra, .bytes = 3 * bytes};
   dt_status status = DT_OK;
@@ -119,7 +120,7 @@ static float shared_weight(const dt_moe_weights *w, dt_dtype dtype, const void *
 /* Routed choices with this layer's numbers of experts, then the shared ones of this rank. */
 static void make_choices(const moe_job *job, const dt_moe_weights *w, int32_t rank, int64_t first, int64_t count,
                          double *x, int32_t *ids, float *weights) {
-  const int32_t extra = moe_cuda_extra(w->intermediate, w->shared_intermediate), own = w->experts_per_rank;
+  const int32_t extra = extra_experts(w->intermediate, w->shared_intermediate), own = w->experts_per_rank;
   const int32_t top_k = job->top_k, all = own + extra;
   const size_t row = (size_t)job->input.hidden * dt_dtype_bytes(job->input.dtype);
   for (int64_t t = 0; t < count; t++) {
@@ -159,7 +160,7 @@ static dt_status upload_hidden(const moe_job *job, int64_t first, int64_t count,
 
 dt_status moe_cuda_tokens_upload(const moe_job *job, const dt_moe_weights *w, int32_t rank, int64_t first,
                                  int64_t count, moe_cuda_tokens *out) {
-  const int32_t choices = job->top_k + moe_cuda_extra(w->intermediate, w->shared_intermediate);
+  const int32_t choices = job->top_k + extra_experts(w->intermediate, w->shared_intermediate);
   const size_t slots = (size_t)(count * choices), values = (size_t)(count * job->input.hidden);
   int32_t *ids = malloc(slots * sizeof *ids + 1);
   float *weights = malloc(slots * sizeof *weights + 1);
