@@ -85,7 +85,8 @@ static void published_layer(const char *name, const char *router, int64_t tokens
   l->model.short_bands_alone = 1;
   l->costs.activation_s = 3.2e-6;
   l->costs.warp_bytes_per_s = 2.3e9, l->costs.crowd_ratio = 0.45; /* rows were not fetched into the cache before */
-  l->costs.quiet_warp_bytes_per_s = 2.4e9;
+  l->costs.quiet_warp_bytes_per_s = 2.4e9, l->costs.piece_s = 3.4e-6, l->costs.copy_warps = 1.5;
+  l->costs.tile_link_ratio = 1.85;
   l->costs.beside_ratio = 0.065, l->costs.beside_full_ratio = 0.05;
   l->costs.plan_s = 20e-6, l->costs.plan_expert_s = 30e-9; /* another plan's */
 }
@@ -194,25 +195,49 @@ static void test_few_tokens(void **state) {
   json_decref(root);
 }
 
-/* 2 KB a round of loads, as long as the platform says that a load takes. */
+/* The first pieces are copied while no tile runs. */
 static void test_quiet_warp(void **state) {
   (void)state;
   layer l;
   dt_layer_answer slow, fast;
-  const dt_platform_table *table = dt_platform_find_table(platform, "load_after_burst_s", "local", NULL, NULL);
-  const double at[DT_PLATFORM_ARGUMENTS] = {SMS, 0.0};
-  dt_interval load;
-  assert_non_null(table);
-  assert_int_equal(dt_platform_interpolate(table, at, &load, NULL), DT_OK);
   routed_layer("olmoe", "crossed", 128, &l);
-  assert_true(fabs(l.costs.quiet_warp_bytes_per_s * load.value / 2048.0 - 1.0) < 1e-12);
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &fast), DT_OK);
   l.costs.quiet_warp_bytes_per_s = l.costs.warp_bytes_per_s;
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &slow), DT_OK);
-  assert_true(slow.total_s > fast.total_s + 8e-6); /* half of a piece of 64 KB at 2.7 GB/s */
+  assert_true(slow.total_s > fast.total_s + 2e-6); /* half of what a piece of 64 KB takes longer */
   assert_true(fast.dispatch_s == 0.0);             /* its kernel has no pieces */
   l.costs.quiet_warp_bytes_per_s = 0.0;
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &slow), DT_ERR_ARGUMENT);
+}
+
+/* A CTA alone at its column streams weights no faster than four stages a latency: a few of them, with memory's rate to
+ * spare, take longer for it. */
+static void test_memory_latency(void **state) {
+  (void)state;
+  layer l;
+  double with, without;
+  routed_layer("mixtral", "balanced", 128, &l);
+  assert_int_equal(dt_layer_price_alone(&l.model, &l.costs, &with), DT_OK);
+  l.costs.memory_latency_s = 0.0;
+  assert_int_equal(dt_layer_price_alone(&l.model, &l.costs, &without), DT_OK);
+  assert_true(with > without + 10e-6); /* of which 224 stages of L2's last tiles are most */
+  routed_layer("qwen3-30b", "balanced", 8192, &l);
+  assert_int_equal(dt_layer_price_alone(&l.model, &l.costs, &with), DT_OK);
+  l.costs.memory_latency_s = 0.0;
+  assert_int_equal(dt_layer_price_alone(&l.model, &l.costs, &without), DT_OK);
+  assert_true(with < 1.02 * without); /* many tiles share what one loads */
+}
+
+/* What tiles cost each other is gone where few run. */
+static void test_together(void **state) {
+  (void)state;
+  layer l;
+  dt_layer_answer all, fewer;
+  routed_layer("mixtral", "balanced", 512, &l);
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[2], 1, &fewer), DT_OK);
+  l.costs.together_ratio = 0.0;
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[2], 1, &all), DT_OK);
+  assert_true(all.total_s > 1.005 * fewer.total_s && all.total_s < 1.08 * fewer.total_s);
 }
 
 enum { ORDERS_MAX = 16, REMOTES = 3 /* no, half, all rows of every expert are of the other rank */ };
@@ -496,10 +521,13 @@ static void test_key_tile(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_measured_layers),  cmocka_unit_test(test_few_tokens), cmocka_unit_test(test_quiet_warp),
-      cmocka_unit_test(test_prototype_orders), cmocka_unit_test(test_dedup),      cmocka_unit_test(test_edges),
-      cmocka_unit_test(test_choice),           cmocka_unit_test(test_refused),    cmocka_unit_test(test_overridden),
-      cmocka_unit_test(test_piggyback),        cmocka_unit_test(test_key_tile),
+      cmocka_unit_test(test_measured_layers), cmocka_unit_test(test_few_tokens),
+      cmocka_unit_test(test_quiet_warp),      cmocka_unit_test(test_memory_latency),
+      cmocka_unit_test(test_together),        cmocka_unit_test(test_prototype_orders),
+      cmocka_unit_test(test_dedup),           cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_choice),          cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_overridden),      cmocka_unit_test(test_piggyback),
+      cmocka_unit_test(test_key_tile),
   };
   return cmocka_run_group_tests(tests, load_platform, free_platform);
 }

@@ -113,12 +113,15 @@ typedef struct dt_layer_costs {
   double least_ratio;        /* at the highest clock, where power is left */
   double power_s_per_byte;   /* memory's power, as time of all multiprocessors at full power */
   double memory_bytes_per_s; /* reading weights */
+  double memory_latency_s;   /* of weights that come from there: a CTA has four stages of operands under way */
+  double together_ratio;     /* of tile times: what tiles cost each other when all run */
   double cache_bytes;        /* what passes until a line is gone */
   double link_bytes_per_s, link_capacity_bytes, link_latency_s; /* a rank's; latency: until rows may be used */
-  double copy_bytes_per_s;                                      /* all multiprocessors, own rows */
-  double warp_bytes_per_s;                                      /* a warp that dispatches beside tiles, */
-  double quiet_warp_bytes_per_s;                                /* and while none runs */
-  double piece_s;                                               /* before the first row of a piece */
+  double tile_link_ratio;        /* a CTA's share of a full link, over a copying warp's */
+  double copy_bytes_per_s;       /* all multiprocessors, own rows */
+  double warp_bytes_per_s;       /* a warp that dispatches beside tiles, */
+  double quiet_warp_bytes_per_s; /* and while none runs */
+  double piece_s;                /* before the first row of a piece */
   /* A warp's row takes so much longer where tiles want all of memory's rate, and behind a full link; tiles do while all
    * such warps copy, and again with a full link. */
   double crowd_ratio, shadow_ratio, beside_ratio, beside_full_ratio;

@@ -246,22 +246,40 @@ static dt_status find_clock(const dt_layer_model *model, const dt_layer_costs *c
   return DT_OK;
 }
 
-/* Where few tiles are many it is chance who gets two of the last ones, here as on the device: the middle of three. */
+/* Tasks of the rank that has most. */
+static double most_tasks(const dt_layer_model *m) {
+  double most = 0.0;
+  for (int32_t p = 0; p < m->ranks; p++) {
+    double bands = 0.0;
+    for (int32_t e = 0; e < m->experts_per_rank; e++) {
+      int64_t rows = 0;
+      for (int32_t r = 0; r < m->ranks; r++) rows += m->counts[((int64_t)r * m->ranks + p) * m->experts_per_rank + e];
+      bands += layer_divide_up(rows, LAYER_BAND);
+    }
+    most = fmax(most, bands);
+  }
+  return 0.5 * most * ((double)m->intermediate / LAYER_COLUMN_1 + (double)m->hidden / LAYER_COLUMN_2);
+}
+
+static int by_total(const void *a, const void *b) {
+  const double x = ((const dt_layer_answer *)a)->total_s, y = ((const dt_layer_answer *)b)->total_s;
+  return (x > y) - (x < y);
+}
+
+/* Who gets two of the last tiles is chance, here as on the device, and counts the more the fewer tiles there are: the
+ * middle of three, of a small layer of seven. */
 static dt_status median_of(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *order,
                            double clock, dt_layer_answer *answer) {
-  dt_layer_answer a[3];
+  enum { DRAWS = 3, DRAWS_SMALL = 7, SMALL = 40 /* tasks a cluster */ };
+  const int32_t draws = most_tasks(model) <= SMALL * (model->sms / 2.0) ? DRAWS_SMALL : DRAWS;
+  dt_layer_answer a[DRAWS_SMALL];
   double energy;
   dt_status status = DT_OK;
-  for (uint32_t i = 0; !status && i < 3; i++) status = simulate(model, costs, order, 0, clock, i + 1, &a[i], &energy);
+  for (int32_t i = 0; !status && i < draws; i++)
+    status = simulate(model, costs, order, 0, clock, (uint32_t)i + 1, &a[i], &energy);
   if (status) return status;
-  for (int i = 0; i < 2; i++) {
-    const int at = i == 1 ? 0 : 1; /* (1, 2), then (0, 1) */
-    if (a[at].total_s <= a[at + 1].total_s) continue;
-    const dt_layer_answer swap = a[at];
-    a[at] = a[at + 1];
-    a[at + 1] = swap;
-  }
-  *answer = a[1].total_s <= a[2].total_s ? a[1] : a[2];
+  qsort(a, (size_t)draws, sizeof *a, by_total);
+  *answer = a[draws / 2];
   return DT_OK;
 }
 

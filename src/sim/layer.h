@@ -7,7 +7,14 @@
 
 #include "plan/layer_defaults.h"
 
-enum { LAYER_BAND = 128, LAYER_SHORT = 64, LAYER_COLUMN_1 = 128, LAYER_COLUMN_2 = 256, LAYER_USERS = 16 };
+enum {
+  LAYER_STAGE = 64, /* of K */
+  LAYER_BAND = 128,
+  LAYER_SHORT = 64,
+  LAYER_COLUMN_1 = 128,
+  LAYER_COLUMN_2 = 256,
+  LAYER_USERS = 16
+};
 
 /* A cluster's task: two bands at one column, or one band at two (column[1] -1: only one is left). */
 typedef struct layer_task {
@@ -51,6 +58,10 @@ typedef struct layer_cluster {
   double done;                   /* share of the task */
   int32_t alone;                 /* one short band at two columns */
   double time_s;                 /* that it takes when nothing holds it up */
+  double floor_s;                /* at the highest clock */
+  double latency_s;              /* of its stages, if all its weights come from memory */
+  double least_s;                /* with that, when nothing else holds it up */
+  double luck;                   /* of its share of memory's rate */
   double rows_bytes, bytes;      /* from memory: of rows and stores; with weights, as it stands now */
   double rate;                   /* shares a second */
   double accepted;               /* not over before the link has taken the last tile's rows */
@@ -63,6 +74,7 @@ typedef struct layer_cluster {
 typedef struct layer_flow {
   double end;  /* accepted when so much was served of each weight */
   double done; /* the copy is, at the earliest */
+  double weight;
   int32_t cluster, piece, copied;
 } layer_flow;
 
@@ -107,6 +119,8 @@ typedef struct layer_event {
   layer_event_kind kind;
   int32_t rank, index, rows;
 } layer_event;
+
+typedef enum layer_kind { LAYER_TASK, LAYER_SHARE, LAYER_CLUSTER, LAYER_COPY } layer_kind; /* that chance is of */
 
 typedef struct layer_world {
   const dt_layer_model *model;
@@ -164,7 +178,8 @@ void layer_advance(layer_world *world, layer_rank *rank); /* to world->now */
 void layer_rates(layer_world *world, layer_rank *rank);
 double layer_read_rows(const layer_world *world, layer_rank *rank, layer_panel *rows, double bytes);
 
-/* layer_cluster.c */
+/* layer_cluster.c; chance: from -1 to 1, of a thing of a rank; 0 where none is drawn */
+double layer_chance(const layer_world *world, int32_t rank, layer_kind kind, int32_t index);
 void layer_start_tiles(layer_world *world, int32_t rank, int32_t first, int32_t end); /* clusters */
 void layer_wake(layer_world *world, layer_rank *rank);
 void layer_finish(layer_world *world, int32_t rank, int32_t cluster);

@@ -21,8 +21,9 @@ static void draw(layer_rank *rank, layer_cluster *c, int32_t held) {
   while (c->drawn_count < held && rank->next_task < rank->table.count) c->drawn[c->drawn_count++] = rank->next_task++;
 }
 
-/* Tiles alike differ by this much on either side: as wide as tile_s is known. Who draws which ticket depends on it. */
-static const double tile_spread = 0.02;
+/* What is alike differs by so much on either side, by stamps (docs/notes/model.md): tiles, which is also as wide as
+ * tile_s is known; clusters, all their tiles; shares of memory's rate. Who draws which ticket depends on it. */
+static const double tile_spread = 0.02, cluster_spread = 0.022, share_spread = 0.035;
 
 static uint32_t mix(uint32_t x) {
   x = (x ^ x >> 16) * 0x7feb352du;
@@ -30,18 +31,22 @@ static uint32_t mix(uint32_t x) {
   return x ^ x >> 16;
 }
 
-/* From -1 to 1, of a task. */
-static double chance_of(const layer_world *world, int32_t rank, int32_t task) {
-  const uint32_t x =
-      mix(((uint32_t)task * 2u + 1u) * 0x9e3779b1u ^ ((uint32_t)rank + 1u) * 0x85ebca6bu ^ world->chance * 0xc2b2ae35u);
+double layer_chance(const layer_world *world, int32_t rank, layer_kind kind, int32_t index) {
+  if (!world->chance) return 0.0;
+  const uint32_t x = mix(((uint32_t)index * 2u + 1u) * 0x9e3779b1u ^ ((uint32_t)rank + 1u) * 0x85ebca6bu ^
+                         (uint32_t)kind * 0x27d4eb2fu ^ world->chance * 0xc2b2ae35u);
   return (double)x / 2147483648.0 - 1.0;
+}
+
+static int is_whole(const layer_task *task) {
+  return task->rows[0] > LAYER_SHORT || (task->pair && task->rows[1] > LAYER_SHORT);
 }
 
 /* A tile of more than 64 rows keeps both consumers busy. */
 static double tile_time(const layer_world *world, const layer_task *task) {
   const dt_layer_costs *c = world->costs;
-  const int whole = task->rows[0] > LAYER_SHORT || (task->pair && task->rows[1] > LAYER_SHORT);
-  return (task->l1 ? c->tile_1_s + c->activation_s : c->tile_2_s) * world->clock * (whole ? 1.0 : c->short_ratio);
+  return (task->l1 ? c->tile_1_s + c->activation_s : c->tile_2_s) * world->clock *
+         (is_whole(task) ? 1.0 : c->short_ratio);
 }
 
 static void use_weights(layer_world *world, layer_rank *rank, int32_t self, const layer_task *task) {
@@ -58,6 +63,9 @@ static void use_weights(layer_world *world, layer_rank *rank, int32_t self, cons
   }
 }
 
+/* Of the engine: clocks of a stage of 64 in K, all tensor cores at work; stages of operands. */
+static const double stage_clocks = 1024.0, stages_under_way = 4.0, highest_hz = 1.98e9;
+
 static void start(layer_world *world, layer_rank *rank, int32_t self, int waited) {
   layer_cluster *c = &rank->cluster[self];
   c->task = c->drawn[0];
@@ -65,8 +73,13 @@ static void start(layer_world *world, layer_rank *rank, int32_t self, int waited
   draw(rank, c, 1);
   const layer_task *task = &rank->table.tasks[c->task];
   const double k = (double)(task->l1 ? world->model->hidden : world->model->intermediate);
-  const double spread = world->chance ? tile_spread * chance_of(world, (int32_t)(rank - world->rank), c->task) : 0.0;
-  c->time_s = (1.0 + spread) * tile_time(world, task) + (waited ? world->costs->fill_s : 0.0);
+  const int32_t index = (int32_t)(rank - world->rank);
+  const double like = 1.0 + tile_spread * layer_chance(world, index, LAYER_TASK, c->task) +
+                      cluster_spread * layer_chance(world, index, LAYER_CLUSTER, self);
+  c->time_s = like * tile_time(world, task) + (waited ? world->costs->fill_s : 0.0);
+  c->floor_s = like * k / LAYER_STAGE * stage_clocks / highest_hz * (is_whole(task) ? 1.0 : world->costs->short_ratio);
+  c->latency_s = k / LAYER_STAGE * world->costs->memory_latency_s / stages_under_way;
+  c->luck = 1.0 + share_spread * layer_chance(world, index, LAYER_SHARE, c->task);
   c->alone = !task->pair && task->column[1] >= 0 && task->rows[0] <= LAYER_SHORT;
   c->done = c->rate = 0.0;
   c->began = rank->traffic;
@@ -223,7 +236,9 @@ void layer_finish(layer_world *world, int32_t index, int32_t self) {
     const int stays = world->order.schedule == DT_SCHEDULE_SERIAL || world->order.schedule == DT_SCHEDULE_SIGNAL;
     const double rows = world->alone || stays ? 0.0 : rows_away(world, index, task);
     c->accepted = rows > 0.0 ? INFINITY : 0.0;
-    if (rows > 0.0) layer_send(world, index, (layer_flow){.cluster = self}, 2.0 * LAYER_COLUMN_2 * rows);
+    if (rows > 0.0)
+      layer_send(world, index, (layer_flow){.cluster = self, .weight = 2.0 * costs->tile_link_ratio},
+                 2.0 * LAYER_COLUMN_2 * rows);
     rank->sent = fmax(rank->sent, stored);
     for (int32_t i = 0; i <= task->pair; i++) rank->stored[task->band[i]] = fmax(rank->stored[task->band[i]], stored);
   }

@@ -17,25 +17,28 @@ static const struct {
     {offsetof(dt_layer_costs, activation_s), "sim_layer_activation_s", 1.8e-6},
     {offsetof(dt_layer_costs, short_ratio), "sim_layer_short_ratio", 0.63},
     {offsetof(dt_layer_costs, alone_ratio), "sim_layer_alone_ratio", 0.93},
-    {offsetof(dt_layer_costs, sustained_ratio), "sim_layer_sustained_ratio", 1.12},
-    {offsetof(dt_layer_costs, sustained_s), "sim_layer_sustained_s", 0.8e-3},
+    {offsetof(dt_layer_costs, sustained_ratio), "sim_layer_sustained_ratio", 1.2},
+    {offsetof(dt_layer_costs, sustained_s), "sim_layer_sustained_s", 3e-3},
     {offsetof(dt_layer_costs, least_ratio), "sim_layer_least_ratio", 0.72},
-    {offsetof(dt_layer_costs, power_s_per_byte), "sim_layer_power_s_per_byte", 60e-15},
+    {offsetof(dt_layer_costs, power_s_per_byte), "sim_layer_power_s_per_byte", 45e-15},
     {offsetof(dt_layer_costs, memory_bytes_per_s), "sim_layer_memory_bytes_per_s", 4.5e12},
+    {offsetof(dt_layer_costs, memory_latency_s), "sim_layer_memory_latency_s", 1.4e-6},
+    {offsetof(dt_layer_costs, together_ratio), "sim_layer_together_ratio", 0.1},
     {offsetof(dt_layer_costs, cache_bytes), "sim_layer_cache_bytes", 20e6},
     {offsetof(dt_layer_costs, link_bytes_per_s), "sim_layer_link_bytes_per_s", NAN},
     {offsetof(dt_layer_costs, link_capacity_bytes), "sim_layer_link_capacity_bytes", NAN},
     {offsetof(dt_layer_costs, link_latency_s), "sim_layer_link_latency_s", NAN},
+    {offsetof(dt_layer_costs, tile_link_ratio), "sim_layer_tile_link_ratio", 1.7},
     {offsetof(dt_layer_costs, copy_bytes_per_s), "sim_layer_copy_bytes_per_s", NAN},
-    {offsetof(dt_layer_costs, warp_bytes_per_s), "sim_layer_warp_bytes_per_s", 2.7e9},
-    {offsetof(dt_layer_costs, quiet_warp_bytes_per_s), "sim_layer_quiet_warp_bytes_per_s", 5.7e9},
-    {offsetof(dt_layer_costs, piece_s), "sim_layer_piece_s", 3.4e-6},
-    {offsetof(dt_layer_costs, crowd_ratio), "sim_layer_crowd_ratio", 0.05},
-    {offsetof(dt_layer_costs, beside_ratio), "sim_layer_beside_ratio", 0.06},
-    {offsetof(dt_layer_costs, beside_full_ratio), "sim_layer_beside_full_ratio", 0.05},
+    {offsetof(dt_layer_costs, warp_bytes_per_s), "sim_layer_warp_bytes_per_s", 4.2e9},
+    {offsetof(dt_layer_costs, quiet_warp_bytes_per_s), "sim_layer_quiet_warp_bytes_per_s", 6.7e9},
+    {offsetof(dt_layer_costs, piece_s), "sim_layer_piece_s", 0.0},
+    {offsetof(dt_layer_costs, crowd_ratio), "sim_layer_crowd_ratio", 0.35},
+    {offsetof(dt_layer_costs, beside_ratio), "sim_layer_beside_ratio", 0.03},
+    {offsetof(dt_layer_costs, beside_full_ratio), "sim_layer_beside_full_ratio", 0.25},
     {offsetof(dt_layer_costs, shadow_ratio), "sim_layer_shadow_ratio", 0.3},
-    {offsetof(dt_layer_costs, copy_warps), "sim_layer_copy_warps_count", 1.5},
-    {offsetof(dt_layer_costs, expand_bytes_per_s), "sim_layer_expand_bytes_per_s", 2.1e9},
+    {offsetof(dt_layer_costs, copy_warps), "sim_layer_copy_warps_count", 1.0},
+    {offsetof(dt_layer_costs, expand_bytes_per_s), "sim_layer_expand_bytes_per_s", 3.15e9},
     {offsetof(dt_layer_costs, sm_bytes_per_s), "sim_layer_sm_bytes_per_s", 35e9},
     {offsetof(dt_layer_costs, launch_s), "sim_layer_launch_s", NAN},
     {offsetof(dt_layer_costs, plan_s), "sim_layer_plan_s", 27.5e-6},
@@ -92,18 +95,6 @@ static dt_status read_link(const dt_platform *platform, int32_t sms, dt_layer_co
   return status;
 }
 
-/* A warp that copies has four loads of 16 bytes a lane under way (layer_roles.cuh); its rows are in the cache. */
-static dt_status read_quiet_warp(const dt_platform *platform, int32_t sms, dt_layer_costs *costs) {
-  static const double round_bytes = 4.0 * 16.0 * 32.0;
-  const dt_platform_table *table = dt_platform_find_table(platform, "load_after_burst_s", "local", NULL, NULL);
-  const double at[DT_PLATFORM_ARGUMENTS] = {sms, 0.0}; /* producers, bytes that they stored before */
-  dt_interval load;
-  if (!table || table->argument_count != 2) return DT_OK;
-  const dt_status status = dt_platform_interpolate(table, at, &load, NULL);
-  if (!status && load.value > 0.0) costs->quiet_warp_bytes_per_s = round_bytes / load.value;
-  return status;
-}
-
 dt_status dt_layer_costs_from_platform(const dt_platform *platform, int64_t hidden, int64_t intermediate, int32_t sms,
                                        dt_layer_costs *costs) {
   static const char *const names[] = {"launch_s", "link_latency_s", "fence_sys_s", "flag_release_s",
@@ -119,7 +110,6 @@ dt_status dt_layer_costs_from_platform(const dt_platform *platform, int64_t hidd
   if (!status) status = tile_time(platform, intermediate, &read.tile_2_s);
   for (int i = 0; i < NAMES && !status; i++) status = dt_platform_lookup(platform, names[i], &value[i]);
   if (!status) status = read_link(platform, sms, &read);
-  if (!status) status = read_quiet_warp(platform, sms, &read);
   if (status) return status;
   read.launch_s = value[LAUNCH].value;
   read.link_latency_s = value[LATENCY].value + value[FENCE].value + value[FLAG].value;
@@ -152,6 +142,7 @@ dt_status dt_layer_costs_check(const dt_layer_costs *costs) {
                {"memory_bytes_per_s", costs->memory_bytes_per_s},
                {"cache_bytes", costs->cache_bytes},
                {"link_bytes_per_s", costs->link_bytes_per_s},
+               {"tile_link_ratio", costs->tile_link_ratio},
                {"copy_bytes_per_s", costs->copy_bytes_per_s},
                {"warp_bytes_per_s", costs->warp_bytes_per_s},
                {"quiet_warp_bytes_per_s", costs->quiet_warp_bytes_per_s},

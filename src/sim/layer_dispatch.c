@@ -7,6 +7,10 @@
 
 enum { COPY_BYTES = 16384 };
 
+/* Copies take longer where memory is at its rate, hardly before; shares of a full link differ by so much on either
+ * side: stamps (docs/notes/model.md). */
+static const double crowd_power = 20.0, share_spread = 0.25;
+
 int layer_add_piece(layer_rank *rank, int32_t *room, layer_piece piece) {
   if (rank->piece_count == *room) {
     *room = *room ? 2 * *room : 1024;
@@ -93,10 +97,12 @@ void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t co
   int32_t rows = (int32_t)(COPY_BYTES / (2 * world->model->hidden));
   rows = rows < 1 ? 1 : rows;
   if (rows > piece->rows - copied) rows = piece->rows - copied;
-  const double slower = (1.0 + c->crowd_ratio * rank->load) * (1.0 + c->shadow_ratio * layer_fill(world, &rank->link));
+  const double crowd = c->crowd_ratio * pow(rank->load, crowd_power);
+  const double slower = (1.0 + crowd) * (1.0 + c->shadow_ratio * layer_fill(world, &rank->link));
   layer_flow flow = {.done =
                          world->now + (copied == 0 ? c->piece_s : 0.0) + rows * row_bytes / warp_rate(c, rank) * slower,
                      .cluster = -1,
+                     .weight = 1.0 + share_spread * layer_chance(world, self, LAYER_COPY, index),
                      .piece = index,
                      .copied = copied + rows};
   if (piece->peer != self)

@@ -5,14 +5,6 @@
 
 #include "layer.h"
 
-/* Of a tile's share of a full link, when a warp that copies has one: 132 multiprocessors stored 210 GB/s of L2's rows
- * beside 170 GB/s of 198 warps' (docs/notes/model.md). */
-static const double tile_weight = 2.0 * 1.85; /* a cluster's two */
-
-static double weight_of(const layer_flow *flow) {
-  return flow->cluster >= 0 ? tile_weight : 1.0;
-}
-
 static double capacity_s(const layer_world *world) {
   return world->costs->link_capacity_bytes / world->costs->link_bytes_per_s;
 }
@@ -42,7 +34,7 @@ static void push_flow(layer_world *world, layer_link *link, layer_flow flow) {
     link->flows = flows;
     link->room = room;
   }
-  link->weight += weight_of(&flow);
+  link->weight += flow.weight;
   int32_t at = link->waiting++;
   for (; at > 0 && flow.end < link->flows[(at - 1) / 2].end; at = (at - 1) / 2)
     link->flows[at] = link->flows[(at - 1) / 2];
@@ -61,7 +53,7 @@ static layer_flow pop_flow(layer_link *link) {
     at = child;
   }
   link->flows[at] = last;
-  link->weight = link->waiting > 0 ? link->weight - weight_of(&first) : 0.0;
+  link->weight = link->waiting > 0 ? link->weight - first.weight : 0.0;
   return first;
 }
 
@@ -105,7 +97,7 @@ void layer_send(layer_world *world, int32_t self, layer_flow flow, double bytes)
     accept(world, self, &flow);
     return;
   }
-  flow.end = link->served + bytes / weight_of(&flow);
+  flow.end = link->served + bytes / flow.weight;
   push_flow(world, link, flow);
   schedule(world, self);
 }

@@ -5,8 +5,8 @@
 
 /* Around the capacity a line may be there or not, on either side by this share. */
 static const double cache_spread = 0.3;
-/* Waits for memory that is near its rate: time^n is the sum of both times^n. At 3.3 of 4.4 TB/s tiles wait for 9.6 % of
- * their time (docs/notes/engine.md, run 10). */
+/* Waits for memory that is near its rate, and for its latency: time^n is the sum of both times^n. At 3.3 of 4.4 TB/s
+ * tiles wait for 9.6 % of their time (docs/notes/engine.md, run 10). */
 static const double queue_power = 3.4;
 
 /* Share of what was read `traffic` bytes ago that must be read again. */
@@ -67,7 +67,7 @@ static double fair_share(const layer_world *world, const layer_rank *rank, int32
     for (int32_t i = 0; i < world->clusters; i++) {
       const layer_cluster *c = &rank->cluster[i];
       if (!is_working(c)) continue;
-      const double wants = c->bytes / c->time_s;
+      const double wants = c->bytes / c->least_s;
       if (wants <= share)
         left -= wants;
       else
@@ -79,6 +79,14 @@ static double fair_share(const layer_world *world, const layer_rank *rank, int32
     if (change < 1e-3 * share) break;
   }
   return share;
+}
+
+/* What a tile takes when nothing holds it up, weights that come from memory included. */
+static double with_latency(const layer_cluster *c) {
+  double weights = 0.0;
+  for (int32_t p = 0; p < c->panels; p++) weights += c->panel_bytes[p];
+  const double late = c->latency_s * (c->bytes - c->rows_bytes) / (weights * c->time_s);
+  return late < 0.2 ? c->time_s : c->time_s * pow(1.0 + pow(late, queue_power), 1.0 / queue_power);
 }
 
 void layer_rates(layer_world *world, layer_rank *rank) {
@@ -100,7 +108,8 @@ void layer_rates(layer_world *world, layer_rank *rank) {
       const double traffic = behind(rank, &weights[c->panel[p]], i, layer_more(traffic_per_s, 1e9));
       c->bytes += c->panel_bytes[p] * (traffic < 0.0 ? 1.0 : missing(world->costs, traffic));
     }
-    wanted += c->bytes / c->time_s;
+    c->least_s = with_latency(c);
+    wanted += c->bytes / c->least_s;
     bytes += c->bytes;
   }
   const double rate = world->costs->memory_bytes_per_s, mean = bytes / running;
@@ -109,6 +118,8 @@ void layer_rates(layer_world *world, layer_rank *rank) {
   rank->load = load;
   /* A band alone loads weights that no other CTA shares: through the cache's fabric, which all clusters want. */
   const double alone = 1.0 + rank->busy * (world->costs->alone_ratio / world->costs->short_ratio - 1.0);
+  /* tile_s is of all at work; no tile is faster than at the highest clock. */
+  const double fewer = 1.0 - world->costs->together_ratio * (1.0 - rank->busy);
   const double warps = 2.0 * world->costs->copy_warps * world->clusters;
   const double beside =
       1.0 + rank->copying / warps *
@@ -118,9 +129,10 @@ void layer_rates(layer_world *world, layer_rank *rank) {
     layer_cluster *c = &rank->cluster[i];
     if (!is_working(c)) continue;
     const double part = c->bytes < mean ? c->bytes / mean : 1.0; /* whoever reads little waits little */
-    const double waits = layer_more(load * part, c->bytes / share / c->time_s);
+    const double waits = layer_more(load * part, c->bytes / (share * c->luck) / c->least_s);
     if (waits != waits_before) slower = waits == 0.0 ? 1.0 : pow(1.0 + pow(waits, queue_power), 1.0 / queue_power);
     waits_before = waits;
-    c->rate = 1.0 / (c->time_s * layer_more(slower, c->alone ? alone : 1.0) * beside);
+    const double least_s = c->least_s * layer_more(fewer, c->floor_s / c->time_s);
+    c->rate = 1.0 / (least_s * layer_more(slower, c->alone ? alone : 1.0) * beside);
   }
 }
