@@ -24,6 +24,7 @@
 #include <draintile/plan.h>
 #include <draintile/status.h>
 #include <draintile/trace.h>
+#include <draintile/weights.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -77,6 +78,7 @@ typedef struct dt_combine_config {
   int32_t sms;              /* multiprocessors for this rank's kernels; 0: all. Ranks that share a GPU need budgets that
                                together do not exceed it, and a stream, hardware queue and thread each */
   int32_t timestamps;       /* 1: direct records spans (dt_combine_spans) */
+  dt_dtype dtype;           /* of a, b and the combine buffer: bf16 (default), as in dt_cuda_gemm */
   double timeout_s;         /* of any wait on the device, below 4,000; 0: 10 */
 } dt_combine_config;
 void dt_combine_config_init(dt_combine_config *config);

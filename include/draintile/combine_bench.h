@@ -66,6 +66,7 @@ typedef struct dt_combine_bench {
   dt_combine_timing timings[DT_METHODS];
   int64_t rank_rows[8], sent_rows[8], received_rows[8]; /* of experts; to and from other ranks */
   int64_t padded_rows[8];                               /* of the layout, beside those */
+  int64_t tiles[8];                                     /* that its GEMM multiplies, 128 rows by 256 columns */
   int64_t expert_rows_max;
   char device[256];
   char nccl[32], cublas[32];        /* versions; "" where not loaded */

@@ -1,6 +1,6 @@
 /* Grouped GEMM on a Hopper GPU: the tile engine alone.
  *
- * For every expert e, out[rows of e] = a[rows of e] * b[e]^T, bf16 in and out, float32 accumulate. Rows are packed:
+ * For every expert e, out[rows of e] = a[rows of e] * b[e]^T, `dtype` in and out, float32 accumulate. Rows are packed:
  * expert e's follow expert e-1's. How many each expert has is read on the device, so that nothing waits for the host
  * and the call can be captured in a CUDA graph. Every output element is one sum over K in ascending order.
  */
@@ -12,6 +12,7 @@
 
 #include <draintile/plan.h>
 #include <draintile/status.h>
+#include <draintile/weights.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -50,6 +51,7 @@ typedef struct dt_cuda_gemm {
   int32_t link_k;   /* with remote_rows: the k at which a tile's products take as long as its bytes over the link to
                        the other owners; 0 (default): no link. Where it holds the tiles up (k * rows < link_k *
                        remote rows) the first tasks are cut, so that it has work early */
+  dt_dtype dtype;   /* of a, b and out: bf16 (default), the only one that the kernel has an instance for */
   double timeout_s; /* of a wait inside the kernel, below 4,000; 0: 10 */
 } dt_cuda_gemm;
 void dt_cuda_gemm_init(dt_cuda_gemm *gemm);

@@ -12,7 +12,7 @@
 enum { COMBINE_CONSUMERS = 16 /* measured beside fewer and more: docs/notes/combine.md */ };
 
 void dt_combine_config_init(dt_combine_config *config) {
-  *config = (dt_combine_config){.size = sizeof *config, .consumers = COMBINE_CONSUMERS, .segment_bands = 1};
+  *config = (dt_combine_config){.size = sizeof *config, .consumers = COMBINE_CONSUMERS, .segment_bands = 1, .dtype = DT_DTYPE_BF16};
 }
 
 void dt_combine_bench_case_init(dt_combine_bench_case *setting) {
@@ -34,6 +34,7 @@ void dt_cuda_gemm_init(dt_cuda_gemm *gemm) {
   memset(gemm, 0, sizeof *gemm);
   gemm->size = sizeof *gemm;
   gemm->tensor_stores = 1;
+  gemm->dtype = DT_DTYPE_BF16;
 }
 
 void dt_cuda_moe_config_init(dt_cuda_moe_config *config) {

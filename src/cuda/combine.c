@@ -46,7 +46,7 @@ static dt_status check_config(const dt_combine_config *c) {
     return dt_fail(DT_ERR_ARGUMENT, "timestamps: %d; 0 or 1 allowed", c->timestamps);
   if (!(c->timeout_s >= 0 && c->timeout_s < 4000))
     return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", c->timeout_s);
-  return DT_OK; /* n, k and raster_bands: the GEMM says */
+  return DT_OK; /* n, k, raster_bands and dtype: the GEMM says */
 }
 
 dt_status dt_combine_memory(void **pointer, size_t bytes, const char *what) {

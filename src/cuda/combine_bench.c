@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/statistics.h"
 #include "driver.h"
+#include "tile_gemm.h"
 
 enum { BAND_ROWS = 128 /* what the aligned layout pads groups to a multiple of */ };
 
@@ -201,6 +202,7 @@ dt_status dt_bench_begin(dt_bench *b, int64_t index) {
     plan.rank = r;
     status = dt_plan_create(&plan, b->counts, &b->plans[r]);
     result->padded_rows[r] = status ? 0 : b->plans[r]->padded_rows;
+    result->tiles[r] = status ? 0 : b->plans[r]->band_count * ((s->n + DT_TILE_N - 1) / DT_TILE_N);
     for (int m = 0; m < DT_METHODS; m++) {
       b->ranks[r].words_wrong[m] = -1;
       b->ranks[r].error[m] = NAN;

@@ -20,6 +20,7 @@ dt_cuda_gemm dt_combine_gemm(const dt_combine *c, int sms) {
   gemm.n = c->config.n;
   gemm.k = c->config.k;
   gemm.sms = sms;
+  gemm.dtype = c->config.dtype;
   gemm.timeout_s = 1e-6 * c->params.timeout_us;
   gemm.out = c->staging;
   return gemm;

@@ -27,6 +27,8 @@ static dt_status check_shape(const dt_cuda_gemm *gemm) {
   if (gemm->link_k < 0) return dt_fail(DT_ERR_ARGUMENT, "link_k: %d; 0 or more allowed", gemm->link_k);
   if (gemm->order < DT_ORDER_NATURAL || gemm->order > DT_ORDER_PACED)
     return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced allowed", (int)gemm->order);
+  if (gemm->dtype != DT_DTYPE_BF16)
+    return dt_fail(DT_ERR_ARGUMENT, "dtype: %s; bf16 allowed", dt_dtype_name(gemm->dtype));
   if (!(gemm->timeout_s >= 0 && gemm->timeout_s < 4000))
     return dt_fail(DT_ERR_ARGUMENT, "timeout_s: %g; 0 to 4000 allowed", gemm->timeout_s);
   if (gemm->row_target != NULL && (gemm->owners < 1 || gemm->owners > DT_CUDA_OWNERS_MAX))

@@ -21,7 +21,7 @@
 #include "cuda/combine_handle.h"
 #include "cuda/combine_tables.h"
 
-enum { RANKS_MAX = 4, SETS = 2, GUARD = 2, ROUNDS = 40, REPLAYS = 5, REDUCED = 48, TOP_K = 5 };
+enum { RANKS_MAX = 8, SETS = 2, GUARD = 2, ROUNDS = 40, REPLAYS = 5, REDUCED = 48, TOP_K = 5 };
 
 /* How the counts come. */
 typedef enum filling {
@@ -61,6 +61,7 @@ static const problem problems[] = {{2, 2, 256, 64, 1, DT_ROUTER_BALANCED, ROUTED
                                    /* several ranks on a GPU */
                                    {1, 900, 512, 128, 5, DT_ROUTER_BALANCED, ROUTED, 4, 1, 0},
                                    {3, 900, 520, 136, 5, DT_ROUTER_MODERATE, ROUTED, 4, 1, 0},
+                                   {8, 1200, 512, 128, 4, DT_ROUTER_MODERATE, ROUTED, 2, 1, 0},
                                    {4, 1500, 1024, 192, 6, DT_ROUTER_STRESS, ROUTED, 4, 2, 0}};
 /* Of case 4: its rows where there is room for them alone, and for 200,000, which is more than 2^31 bytes. */
 static const problem few_rows = {2, 32, 8192, 128, 4, DT_ROUTER_MODERATE, ROUTED, 4, 1, 0};

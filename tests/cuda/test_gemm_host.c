@@ -203,6 +203,7 @@ static void bad_arguments_are_named(void **state) {
   DT_REFUSED(k, 0)
   DT_REFUSED(raster_bands, 3)
   DT_REFUSED(timeout_s, 5000.0)
+  DT_REFUSED(dtype, DT_DTYPE_F8_E4M3)
   DT_REFUSED(order, (dt_order)3)
   DT_REFUSED(paced_units, -1)
   gemm = valid();

@@ -145,10 +145,11 @@ json_t *combine_json(const dt_combine_bench *bench, const combine_limit *l, cons
   for (int m = 0; m < DT_METHODS; m++)
     if (bench->timings[m].done) json_array_append_new(timings, timing_json(bench, m, l));
   json_object_update_new(row,
-                         json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "sm_hz_before",
+                         json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "sm_hz_before",
                                    json_figure(bench->sm_hz_before), "sm_hz_after", json_figure(bench->sm_hz_after),
                                    "rank_rows", json_wholes(bench->rank_rows, (size_t)bench->ranks), "padded_rows",
-                                   json_wholes(bench->padded_rows, (size_t)bench->ranks), "sent_rows",
+                                   json_wholes(bench->padded_rows, (size_t)bench->ranks), "tiles",
+                                   json_wholes(bench->tiles, (size_t)bench->ranks), "sent_rows",
                                    json_wholes(bench->sent_rows, (size_t)bench->ranks), "received_rows",
                                    json_wholes(bench->received_rows, (size_t)bench->ranks), "expert_rows_max",
                                    json_whole(bench->expert_rows_max)));
