@@ -24,7 +24,8 @@ int dt_new_file_open(const char *path, char **temporary) {
   *temporary = NULL;
   if (!name) return -1;
   snprintf(name, room, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-  int descriptor = open(name, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+  const int nameable = access("/proc/self/fd", X_OK) == 0; /* without /proc it could not be named later */
+  int descriptor = nameable ? open(name, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666) : -1;
   if (descriptor >= 0) {
     free(name);
     return descriptor;

@@ -150,6 +150,16 @@ load common
   done
 }
 
+@test "without /proc, where files that have no name cannot get one" {
+  ! ldd "$DRAINTILE" | grep -q libasan || skip 'the address sanitizer reads /proc'
+  unshare -m sh -c 'umount -l /proc' 2>/dev/null || skip 'needs a root who may unmount'
+  cd "$BATS_TEST_TMPDIR"
+  DRAINTILE=$DRAINTILE unshare -m sh -ec 'umount -l /proc
+    "$DRAINTILE" synth tokens --count 4 --hidden 8 tokens
+    "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 64 --gemm-rate 1e12 --trace trace >/dev/null'
+  [ "$(ls | tr '\n' ' ')" = 'tokens trace ' ]
+}
+
 @test "pictures: a folder that is none, a name that gnuplot would run, no gnuplot" {
   local platform=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json
   plot() { "$DRAINTILE" calibrate --from "$platform" --plot "$1"; }
