@@ -48,6 +48,30 @@ trap 'rm -f "$work"' EXIT
       "\(priced("alternate")) | \(.interleave_over_wave | three) | \(.interleave_over_wave_predicted | three) | " +
       "\(.alternate_over_wave | three) | \(.alternate_over_wave_predicted | three) |"),
     "",
+    (if (.in_place // []) == [] then empty else
+      "## L1 and L2 in place",
+      "",
+      "Every row of dispatch where it belongs, L2'"'"'s rows to their owners, the table before; no plan, dispatch or " +
+        "reduction. Limit: the longest of both GEMMs alone, of the combine'"'"'s rows over the link and of the " +
+        "weights; and the constants.",
+      "",
+      "| model | router | tokens | compute | combine | limit | form | time | priced | time / limit |",
+      "|---|---|---|---|---|---|---|---|---|---|",
+      (.in_place[] | . as $row | .methods[] | "| \($row.model) | \($row.router) | \($row.tokens) | " +
+        "\($row.compute_s | us) | \($row.combine_s | us) | \($row.limit_s | us) | \(.name) | \(.median_s | us) | " +
+        "\(.predicted_s | us) | \(.over_limit | three) |"),
+      "" end),
+    (if (.waves // []) == [] then empty else
+      "## Waves of other sizes",
+      "",
+      "By L1 tasks of a wave; bound: L1 at the rate of L1 and L2 alone, then the longer of L2 and of its rows over " +
+        "the link, the reduction alone, the constants.",
+      "",
+      "| model | router | tokens | form | time | bound | time / bound |",
+      "|---|---|---|---|---|---|---|",
+      (.waves[] | . as $row | .waves[] | "| \($row.model) | \($row.router) | \($row.tokens) | \(.name) | " +
+        "\(.median_s | us) | \(.bound_s | us) | \(.over_bound | three) |"),
+      "" end),
     "## Summary",
     "",
     "| figure | value |", "|---|---|",

@@ -33,7 +33,8 @@ int device_price(const dt_platform *platform, const dt_layer_model *model, const
     const dt_status status = dt_layer_price(model, &costs, orders, count, answers);
     if (status) code = log_status(status, "price");
   }
-  for (int32_t i = 0; i < count && code == TOOL_OK; i++) predicted_s[i] = answers[i].total_s;
+  const double table_s = model->rows_in_place ? costs.table_s : 0.0; /* what is measured has one before */
+  for (int32_t i = 0; i < count && code == TOOL_OK; i++) predicted_s[i] = answers[i].total_s + table_s;
   free(answers);
   return code;
 }
