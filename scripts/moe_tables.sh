@@ -5,6 +5,7 @@ set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 input=$root/bench/results/h200x2/moe.json
 issue=$root/bench/results/h200/moe-issue.json
+alone=$root/bench/results/h200/layer-alone.json
 out=$root/docs/results/moe.md
 [ -f "$input" ] || exit 0
 work=$(mktemp)
@@ -18,7 +19,7 @@ trap 'rm -f "$work"' EXIT
     "\(.device) x \(.ranks), driver \(.driver), commit \(.commit), seed \(.seed); medians of \(.repeat), every " +
       "method in turns, the cache cold, us of the slowest rank:\n\n    \(.command)\n",
     (.notes[] | "- \(.)"), ""' "$input"
-  jq -L "$root/scripts" -r 'include "tables";
+  jq -L "$root/scripts" -r --slurpfile alone "$([ -f "$alone" ] && echo "$alone" || echo /dev/null)" 'include "tables";
     def of($name): method($name).median_s | us;
     def priced($name): method($name).predicted_s | us;
     "Layer and prices are those of that commit, prices made before the run; [moe_prices.md](moe_prices.md) has what " +
@@ -36,6 +37,44 @@ trap 'rm -f "$work"' EXIT
       "\(of("alternate")) | \(.best) | \(.over_limit | three) | " +
       "\(.torch_layer_s | us)\(if .torch_layer_s and (.torch_same_job | not) then "*" else "" end) | " +
       "\(.torch_speedup | three) | \(.deepep_scaled_s | us) | \(.deepep_speedup | three) | \(.auto // "-") |"),
+    "",
+    "## What was asked, and what is",
+    "",
+    "| figure | asked | is | rows beyond |",
+    "|---|---|---|---|",
+    (.summary as $s | .rows as $rows | ($alone[0] // {shapes: []}) as $alone |
+      [$alone.shapes[] | ((candidate("one launch").median_s / candidate("cublas dense").median_s) /
+        (.prototype_s / .prototype_dense_s))] as $over_prototype |
+      [$alone.shapes[] | candidate("L1 fused").median_s / candidate("L1 plain").median_s] as $fused |
+      def beyond($most): map(select(. != null)) | "\(map(select(. > $most)) | length) of \(length)";
+      "| best over limit, 4,096 and 8,192 tokens, most | 1.15 | \($s.over_limit_max_tokens_4096 | three) | " +
+        "\([$rows[] | select(.tokens >= 4096).over_limit] | beyond(1.15)) |",
+      "| the same, 128 tokens | 1.3 | \($s.over_limit_max_tokens_128 | three) | " +
+        "\([$rows[] | select(.tokens == 128).over_limit] | beyond(1.3)) |",
+      "| speed over torch, least and geometric mean | 1, 1.7 | \($s.torch_speedup_min | three), " +
+        "\($s.torch_speedup_geomean | three) | \([$rows[] | select(.router != "crossed" and .torch_speedup) |
+        1 / .torch_speedup] | beyond(1)) |",
+      "| over the DeepEP layer, scaled | 1, 1.35 | \($s.deepep_speedup_min | three), " +
+        "\($s.deepep_speedup_geomean | three) | \([$rows[] | select(.deepep_speedup) | 1 / .deepep_speedup] |
+        beyond(1)) |",
+      "| L1 and L2 alone, over the prototype'"'"'s ratio to cuBLAS, most | 1.02 | " +
+        "\($alone.summary.over_prototype_max | three) | \($over_prototype | beyond(1.02)) |",
+      "| L1 with its activation over plain, most | 1 | \($alone.summary.l1_fused_over_plain_max | three) | " +
+        "\($fused | beyond(1.005)) |",
+      "| L1 and L2 in place, all rows remote, best over limit | 1.08 | \($s.in_place_over_limit_min | three) | - |",
+      "| gain of interleave or alternate over wave, off its price, most | 5 % | " +
+        "\($s.prediction_error_max | percent) % | \($s.prediction_error_over_5_percent) of \($s.predictions) |",
+      "| wave over its own bound, most and geometric mean | 1.05 | \($s.wave_over_bound_max | three), " +
+        "\($s.wave_over_bound_geomean | three) | \([$rows[].wave_over_bound] | beyond(1.05)) |",
+      "| auto within 3 % of the best | 95 % of rows | \($s.auto_within_3_percent | percent) % | " +
+        "\([$rows[].auto_regret] | beyond(0.03)) |",
+      "| auto over torch, most | 1 | \([$rows[] | select(.router != "crossed").auto_over_torch] | most | three) | " +
+        "\([$rows[] | select(.router != "crossed").auto_over_torch] | beyond(1)) |",
+      "| device memory over what it must hold, most | 1.1 | \([$rows[].device_bytes_over_plain] | most | three) | " +
+        "\([$rows[].device_bytes_over_plain] | beyond(1.1)) |",
+      "| host time to issue a layer, once a round, us | 15 | \($s.host_issue_s | us), \($s.host_issue_median_s | us) " +
+        "in the middle | \([$rows[] | method("direct live").host_issue_s] | beyond(15e-6)) |",
+      "| error against float64, most | 8e-3 | \($s.max_relative_error * 1e5 | round / 1e5) | - |"),
     "",
     "## Parts alone, prices, and gains over wave",
     "",
