@@ -102,7 +102,8 @@ dt_status dt_combine_set_counts(dt_combine *c, const int32_t *counts) {
   if (!status) status = dt_cuda_check(cudaSetDevice(c->device), "cudaSetDevice");
   if (!status) status = reserve_chunks(c, tables.chunk_count);
   if (!status) status = copy_tables(c, plan, &tables);
-  if (!status) status = dt_combine_keep_table(c);
+  if (!status) status = dt_combine_keep_table(c, &tables);
+  if (!status) c->rows = plan->rows;
   if (!status) c->has_counts = 1;
   dt_combine_tables_destroy(&tables);
   dt_plan_destroy(plan);
@@ -173,6 +174,7 @@ dt_status dt_combine_follow_counts(dt_combine *c, const int32_t *counts) {
   if (status) return status;
   c->params.own_counts = counts;
   c->params.meets = 1; /* the plan needs every rank's */
+  c->rows = c->config.rows_max;
   c->has_counts = 1;
   return DT_OK;
 }

@@ -14,6 +14,10 @@ DT_DEVICE const dt_tile_combine &dt_combine_of(const dt_tile_gemm &gemm) {
   return (const dt_tile_combine &)gemm;
 }
 
+DT_DEVICE const dt_tile_split &dt_split_of(const dt_tile_gemm &gemm) {
+  return (const dt_tile_split &)gemm;
+}
+
 /* Before dt_barrier_init_fence. */
 DT_DEVICE void dt_gate_init(uint32_t shared) {
   dt_barrier_init(shared + DT_SHARED_GATE, 1);

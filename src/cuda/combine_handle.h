@@ -6,6 +6,7 @@
 #include <draintile/gemm.h>
 
 #include "combine_plan.h"
+#include "combine_tables.h"
 #include "recorder.h"
 
 /* DT_COMBINE_PACING_AUTO: with so many units of an expert, natural order makes one of them all remote. */
@@ -22,6 +23,8 @@ struct dt_combine {
   void *workspace;                      /* the GEMM's */
   void *kept;                           /* direct's, whose task table serves as long as the host's counts do */
   dt_combine_state *state;
+  int split;    /* with `kept` some tasks are turned */
+  int64_t rows; /* of the host's counts, with padding; else rows_max */
   int32_t chunks_max;
   dt_device_plan plan; /* of counts on the device; its arrays point into plan_memory */
   void *plan_memory;
@@ -42,7 +45,7 @@ dt_status dt_combine_queue_plan(dt_combine *combine, dt_combine_mode mode, cudaS
 /* combine_run.c: the GEMM, all but operands and places of rows. */
 dt_cuda_gemm dt_combine_gemm(const dt_combine *combine, int sms);
 /* From the host's counts: the task table of the direct runs to come. */
-dt_status dt_combine_keep_table(dt_combine *combine);
+dt_status dt_combine_keep_table(dt_combine *combine, const dt_combine_tables *tables);
 /* With counts on the device: what a direct run queues, without its GEMM; plan 0: without plan and tables either. */
 dt_status dt_combine_run_counts(dt_combine *combine, int plan, cudaStream_t stream);
 

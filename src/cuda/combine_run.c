@@ -68,16 +68,31 @@ static int closes_itself(const dt_combine *c) {
   return c->config.entry == DT_COMBINE_ENTRY_BESIDE || c->recorder;
 }
 
+/* direct with a kept table: the tiles alone. */
+static dt_status queue_alone(dt_combine *c, const dt_cuda_gemm *gemm, cudaStream_t stream) {
+  dt_tile_split params;
+  dt_tile_combine *p = &params.combine;
+  int ctas;
+  memset(&params, 0, sizeof params);
+  dt_status status = c->split ? dt_gemm_describe_split(gemm, c->kept, &params, &ctas)
+                              : dt_gemm_describe(gemm, c->kept, &p->gemm, &ctas);
+  if (status) return status;
+  p->combine = c->params;
+  p->combine.opens = 1;
+  p->combine.gemm_error = &((const dt_tile_header *)c->kept)->error;
+  p->tile_ctas = ctas;
+  p->gated = p->closes = p->keeps = 1;
+  return dt_cuda_check(c->split ? dt_tile_split_launch(&params, stream) : dt_tile_combine_launch(p, 0, stream),
+                       "tile kernel");
+}
+
 /* The launch that has the combine's roles: rows that wait for the peers' entry, or consumers beside the tiles. */
 static dt_status queue_roles(dt_combine *c, const dt_cuda_gemm *gemm, int consumers, cudaStream_t stream) {
-  const int alone = consumers == 0 && opens_itself(c, DT_COMBINE_DIRECT);
+  if (consumers == 0 && opens_itself(c, DT_COMBINE_DIRECT)) return queue_alone(c, gemm, stream);
   dt_tile_combine params = {
-      .combine = c->params, .gated = consumers == 0 && !c->params.meets, .closes = consumers == 0, .keeps = alone};
+      .combine = c->params, .gated = consumers == 0 && !c->params.meets, .closes = consumers == 0};
   int ctas;
-  params.combine.opens = alone;
-  if (alone) params.combine.gemm_error = &((const dt_tile_header *)c->kept)->error;
-  dt_status status = alone ? dt_gemm_describe(gemm, c->kept, &params.gemm, &ctas)
-                           : dt_gemm_prepare(gemm, c->workspace, stream, &params.gemm, &ctas);
+  dt_status status = dt_gemm_prepare(gemm, c->workspace, stream, &params.gemm, &ctas);
   params.tile_ctas = ctas;
   return status ? status : dt_cuda_check(dt_tile_combine_launch(&params, consumers, stream), "tile kernel");
 }
@@ -121,15 +136,21 @@ dt_status dt_combine_run(dt_combine *c, dt_combine_mode mode, const void *a, con
   return dt_cuda_check(dt_combine_send_launch(&c->params, c->sms / 2 * 2, 0, stream), "put");
 }
 
-dt_status dt_combine_keep_table(dt_combine *c) {
+/* Tasks are turned where an expert's rows have at most two owners, in bands that nobody waits for; not where ranks
+ * share the device: the first launch of the kernel for it might wait for a peer's. */
+dt_status dt_combine_keep_table(dt_combine *c, const dt_combine_tables *tables) {
   const dt_cuda_gemm gemm = describe(c, DT_COMBINE_DIRECT, NULL, NULL);
-  const dt_status status = dt_gemm_table(&gemm, c->kept, NULL);
+  c->split = c->params.ranks <= 2 && c->config.sms == 0 && c->config.layout == DT_LAYOUT_PACKED &&
+             c->config.order == DT_ORDER_NATURAL && c->config.pacing != DT_COMBINE_PACING_ON &&
+             dt_gemm_may_split(&gemm, tables->expert_rows);
+  const dt_status status = dt_gemm_table(&gemm, c->split, c->kept, NULL);
   return status ? status : dt_cuda_check(cudaDeviceSynchronize(), "task table");
 }
 
 dt_status dt_combine_run_gemm(dt_combine *c, int reserve, const void *a, const void *b, void *stream) {
   if (!c->has_counts) return dt_fail(DT_ERR_ARGUMENT, "counts: not set; dt_combine_set_counts comes first");
   dt_cuda_gemm gemm = dt_combine_gemm(c, reserve ? c->sms - c->config.consumers : c->sms);
+  gemm.rows_max = c->rows; /* what it turns depends on it */
   if (reserve) gemm.raster_bands = dt_combine_raster(&c->config);
   gemm.a = a;
   gemm.b = b;

@@ -103,8 +103,8 @@ static dt_status encode_maps(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
 
 /* Whether experts may be mixed: nobody waits for bands or sees them arrive. They are sorted in passing, each compared
  * with all others. */
+enum { MIXED_MAX = 512 };
 static int may_mix(const dt_cuda_gemm *gemm) {
-  enum { MIXED_MAX = 512 };
   return gemm->order == DT_ORDER_NATURAL && gemm->ready == NULL && gemm->row_target == NULL &&
          gemm->experts <= MIXED_MAX;
 }
@@ -112,21 +112,29 @@ static int may_mix(const dt_cuda_gemm *gemm) {
 /* Whether tasks may be turned: as for mixing, and all rows go to `out` through the copy engine. The table's kernel
  * turns those that gain. Where experts have many rows few do, where K is small little is gained, and the kernel that
  * can is 0.3 to 2 % slower when none is. */
+enum { TURNED_MEAN_ROWS = 512, TURNED_K_MIN = 768 };
 static int may_turn(const dt_cuda_gemm *gemm) {
-  enum { MEAN_ROWS = 512, K_MIN = 768 };
-  return may_mix(gemm) && gemm->tensor_stores && gemm->rows_max > DT_TILE_M && gemm->k >= K_MIN &&
-         gemm->rows_max <= (int64_t)gemm->experts * MEAN_ROWS;
+  return may_mix(gemm) && gemm->tensor_stores && gemm->rows_max > DT_TILE_M && gemm->k >= TURNED_K_MIN &&
+         gemm->rows_max <= (int64_t)gemm->experts * TURNED_MEAN_ROWS;
 }
 
-static dt_status encode_turned(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
-  dt_tensor view = dt_tensor_ragged("out", gemm->out, gemm->rows_max, gemm->n, 64);
+/* Views for turned tasks: of an output's rows, of A. */
+static dt_status encode_turned_rows(const dt_cuda_gemm *gemm, const void *out, int64_t rows, CUtensorMap *map) {
+  dt_tensor view = dt_tensor_ragged("out", out, rows, gemm->n, 64);
   view.box_columns = 16;
-  dt_status status = dt_tensor_encode(&view, &params->owners[DT_TURNED_OUT]);
+  return dt_tensor_encode(&view, map);
+}
+static dt_status encode_turned_views(const dt_cuda_gemm *gemm, CUtensorMap *views) {
+  dt_status status = DT_OK;
   for (uint32_t rows = DT_TURNED_MIN; status == DT_OK && rows <= DT_TURNED_MAX; rows += 16) {
     const dt_tensor a = dt_tensor_experts("a", gemm->a, 1, gemm->rows_max, gemm->k, rows / 2);
-    status = dt_tensor_encode(&a, &params->owners[DT_TURNED_VIEWS + (rows - DT_TURNED_MIN) / 16]);
+    status = dt_tensor_encode(&a, &views[(rows - DT_TURNED_MIN) / 16]);
   }
   return status;
+}
+static dt_status encode_turned(const dt_cuda_gemm *gemm, dt_tile_gemm *params) {
+  const dt_status status = encode_turned_rows(gemm, gemm->out, gemm->rows_max, &params->owners[DT_TURNED_OUT]);
+  return status ? status : encode_turned_views(gemm, &params->owners[DT_TURNED_VIEWS]);
 }
 
 /* Clusters that the kernel is launched with. */
@@ -141,7 +149,8 @@ static dt_status count_clusters(const dt_cuda_gemm *gemm, int *clusters) {
   return DT_OK;
 }
 
-static dt_status make_table(const dt_cuda_gemm *gemm, int turns, void *workspace, void *stream) {
+/* split: nobody waits for bands either. */
+static dt_status make_table(const dt_cuda_gemm *gemm, int turns, int split, void *workspace, void *stream) {
   int clusters;
   const dt_status status = count_clusters(gemm, &clusters);
   if (status != DT_OK) return status;
@@ -154,8 +163,9 @@ static dt_status make_table(const dt_cuda_gemm *gemm, int turns, void *workspace
                                .raster_bands = gemm->raster_bands ? gemm->raster_bands : 16,
                                .clusters = clusters,
                                .whole_columns = gemm->n % DT_TILE_N == 0,
-                               .mixes = may_mix(gemm),
-                               .turns = turns,
+                               .mixes = split || may_mix(gemm),
+                               .turns = split || turns,
+                               .split = split,
                                .k = (int32_t)gemm->k,
                                .link_k = gemm->remote_rows ? gemm->link_k : 0};
   const dt_tile_order order = {
@@ -195,19 +205,40 @@ static dt_status prepare(const dt_cuda_gemm *gemm, int turns, void *workspace, v
   *ctas = 0;
   if (status != DT_OK || gemm->rows_max == 0) return status;
   status = describe(gemm, turns, workspace, prepared, ctas);
-  return status != DT_OK ? status : make_table(gemm, turns, workspace, stream);
+  return status != DT_OK ? status : make_table(gemm, turns, 0, workspace, stream);
 }
 
 dt_status dt_gemm_prepare(const dt_cuda_gemm *gemm, void *workspace, void *stream, dt_tile_gemm *prepared, int *ctas) {
   return prepare(gemm, 0, workspace, stream, prepared, ctas);
 }
 
-dt_status dt_gemm_table(const dt_cuda_gemm *gemm, void *workspace, void *stream) {
-  return make_table(gemm, 0, workspace, stream);
+dt_status dt_gemm_table(const dt_cuda_gemm *gemm, int split, void *workspace, void *stream) {
+  return make_table(gemm, 0, split, workspace, stream);
 }
 
 dt_status dt_gemm_describe(const dt_cuda_gemm *gemm, void *workspace, dt_tile_gemm *prepared, int *ctas) {
   return describe(gemm, 0, workspace, prepared, ctas);
+}
+
+int dt_gemm_may_split(const dt_cuda_gemm *gemm, const int32_t *rows) {
+  enum { COLUMNS_MAX = 1 << 20 /* as dt_shape_split holds them */ };
+  int64_t all = 0;
+  int any = 0;
+  if (!gemm->tensor_stores || gemm->n > COLUMNS_MAX || gemm->k < TURNED_K_MIN || gemm->experts > MIXED_MAX) return 0;
+  for (int32_t e = 0; e < gemm->experts; e++) {
+    any |= dt_may_turn_split(rows[e]);
+    all += rows[e];
+  }
+  return any && all <= (int64_t)gemm->experts * TURNED_MEAN_ROWS;
+}
+
+dt_status dt_gemm_describe_split(const dt_cuda_gemm *gemm, void *workspace, dt_tile_split *prepared, int *ctas) {
+  dt_tile_gemm *params = &prepared->combine.gemm;
+  dt_status status = describe(gemm, 0, workspace, params, ctas);
+  for (int32_t i = 0; i < gemm->owners && !status; i++)
+    if (gemm->owner_rows[i] > 0)
+      status = encode_turned_rows(gemm, gemm->owner_out[i], gemm->owner_rows[i], &params->owners[DT_SPLIT_OUT + i]);
+  return status ? status : encode_turned_views(gemm, prepared->views);
 }
 
 dt_status dt_cuda_grouped_gemm(const dt_cuda_gemm *gemm, void *workspace, void *stream) {

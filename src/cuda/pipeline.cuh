@@ -159,6 +159,17 @@ template <bool Layer> DT_DEVICE uint32_t dt_tile_phase(uint32_t shape) {
   return Layer && shape & DT_SHAPE_PHASE ? (uint32_t)DT_TASK_L1 : (uint32_t)DT_TASK_L2;
 }
 
+/* For consumers whose slabs may be two owners': the rows before those of the second from bit 10, the column from 18. */
+DT_DEVICE uint32_t dt_shape_split(uint32_t shape, uint32_t meet) {
+  return (shape & 1023) | meet << 10 | shape >> 16 << 18;
+}
+DT_DEVICE int32_t dt_shape_meet(uint32_t shape) {
+  return (int32_t)(shape >> 10 & 255);
+}
+DT_DEVICE int32_t dt_shape_split_column(uint32_t shape) {
+  return (int32_t)(shape >> 18) * (DT_TILE_N / 2);
+}
+
 template <bool Layer> DT_DEVICE dt_tile dt_tile_of(uint4 first, uint4 second, uint32_t rank) {
   dt_tile tile;
   tile.row = (int32_t)(rank ? first.y : first.x);

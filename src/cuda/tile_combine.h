@@ -19,6 +19,15 @@ typedef struct dt_tile_combine {
   int32_t keeps;     /* 1: and leaves the task table for the next run */
 } dt_tile_combine;
 
+/* The same where tasks may be turned: one or two ranks, whose rows of an expert are two owners', one after the other.
+ */
+enum { DT_SPLIT_VIEWS = DT_TILE_OWNERS - DT_TURNED_VIEWS };
+typedef struct dt_tile_split {
+  dt_tile_combine combine;           /* first, so that the engine sees it */
+  CUtensorMap views[DT_SPLIT_VIEWS]; /* of A, as those at DT_TURNED_VIEWS */
+} dt_tile_split;
+cudaError_t dt_tile_split_launch(const dt_tile_split *split, cudaStream_t stream);
+
 /* `consumers` (even, may be 0) CTAs beside those of the tiles. */
 cudaError_t dt_tile_combine_launch(const dt_tile_combine *combine, int consumers, cudaStream_t stream);
 

@@ -20,12 +20,13 @@
 #include "cuda/mma.cuh"
 #include "cuda/mma_turned.cuh"
 #include "cuda/pipeline.cuh"
+#include "cuda/tile_pieces.cuh"
 
 enum { DT_THREADS = 384, DT_WARP_LOAD = 8, DT_WARP_RELEASE = 9, DT_WARP_TICKET = 10, DT_WARP_ENTRY = 11 };
 
-/* How rows may leave: one by one or in slabs; in slabs alone, through the copy engine; the same, and of turned tiles.
- * Row stores need the registers that turned tiles do. */
-enum { DT_STORES_ANY, DT_STORES_COPIED, DT_STORES_TURNED };
+/* How rows may leave: one by one or in slabs; in slabs alone, through the copy engine; the same, and of turned tiles;
+ * the same where a slab's rows may be those of two owners. Row stores need the registers that turned tiles do. */
+enum { DT_STORES_ANY, DT_STORES_COPIED, DT_STORES_TURNED, DT_STORES_SPLIT };
 
 /* Steps of a finished tile's stores: of the GEMM, and of a layer's L2 and L1. Then it is done, then also told to the
  * release warp. */
@@ -35,7 +36,8 @@ template <bool Layer> constexpr uint32_t dt_store_done = Layer ? DT_STORE_STEPS_
 /* A finished tile on its way out. */
 typedef struct dt_pending {
   uint32_t packed[64]; /* L1: gate in the first half, up in the second */
-  uint64_t to;         /* see dt_slab_target; of a turned tile the two top bits, rows from bit 32, first row */
+  uint64_t to;         /* see dt_slab_target; of a turned tile the two top bits, rows from bit 32, first row. Where
+                          slabs may be two owners': this lane's piece (tile_split.h) */
   int32_t column;      /* of the tile; odd if it has 128 columns to store: a narrow one, or L1 */
   uint32_t step;       /* next step; then dt_store_done, DT_STORE_TOLD */
 } dt_pending;
@@ -109,9 +111,15 @@ DT_DEVICE void dt_send_slab(const CUtensorMap *map, const dt_pending &pending, u
   dt_tensor_store_3d(map, (pending.column & ~1) + 64 * (int32_t)chunk, (int32_t)((uint32_t)(pending.to >> 32) & 255),
                      (int32_t)pending.to, slab);
 }
-DT_DEVICE bool dt_is_turned(const dt_pending &pending) {
-  return pending.to >> 62 == 3;
+template <int Stores> DT_DEVICE bool dt_is_turned(const dt_pending &pending) {
+  return Stores == DT_STORES_SPLIT ? (pending.to >> 62 & 1) != 0 : pending.to >> 62 == 3;
 }
+/* Rows of a turned tile, and of one of its slabs. */
+template <int Stores> DT_DEVICE uint32_t dt_turned_height(const dt_pending &pending) {
+  return (uint32_t)(pending.to >> (Stores == DT_STORES_SPLIT ? 48 : 32) & 255);
+}
+template <int Stores>
+constexpr uint32_t dt_turned_slab = Stores == DT_STORES_SPLIT ? DT_SPLIT_TURNED_SLAB : DT_SPLIT_TURNED_BOX;
 
 DT_DEVICE float dt_activate(const dt_tile_layer &layer, float gate, float up) {
   const float clamped = fminf(gate, layer.limit);
@@ -153,11 +161,23 @@ DT_DEVICE void dt_store_rows(const dt_tile_gemm &gemm, const dt_pending &pending
 template <int Stores>
 DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint32_t shared, uint32_t slabs) {
   const uint32_t lane = threadIdx.x % 32, step = pending.step;
-  const bool turned = Stores == DT_STORES_TURNED && dt_is_turned(pending);
+  const bool turned = Stores >= DT_STORES_TURNED && dt_is_turned<Stores>(pending);
   dt_stamp_send(shared, step == 1u);
   if (step > 0) {
     const uint32_t chunk = step - 1, slab = slabs + chunk % 2 * DT_SLAB_BYTES;
-    if (Stores != DT_STORES_ANY || (int64_t)pending.to < 0) {
+    if constexpr (Stores == DT_STORES_SPLIT) {
+      dt_fence_async_shared();
+      __syncwarp();
+      if (lane < 2) {
+        dt_send_piece(gemm, pending.to, pending.column & ~1, slab);
+        dt_bulk_commit();
+        dt_bulk_wait_read<1>(); /* the other slab has been read */
+      }
+      if (turned)
+        pending.to = __shfl_down_sync(0xffffffffu, pending.to, 2); /* the next slab's pieces */
+      else
+        pending.column += 64;
+    } else if (Stores != DT_STORES_ANY || (int64_t)pending.to < 0) {
       dt_fence_async_shared();
       __syncwarp();
       if (lane == 0) {
@@ -175,7 +195,22 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
     }
     __syncwarp();
   }
-  if (turned) {
+  if (turned && Stores == DT_STORES_SPLIT) {
+    switch (step) {
+    case 0:
+      dt_fill_split<0>(pending.packed, pending.to, slabs);
+      break;
+    case 1:
+      dt_fill_split<1>(pending.packed, pending.to, slabs);
+      break;
+    case 2:
+      dt_fill_split<2>(pending.packed, pending.to, slabs);
+      break;
+    case 3:
+      dt_fill_split<3>(pending.packed, pending.to, slabs);
+      break;
+    }
+  } else if (turned) {
     switch (step) {
     case 0:
       dt_fill_turned<0>(pending.packed, slabs);
@@ -206,10 +241,10 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
       break;
     }
   }
-  /* A narrow tile has two slabs' columns, a turned one a slab for 64 rows: what is put into the next slab stays there.
-   */
+  /* A narrow tile has two slabs' columns, a turned one a slab for so many rows: what is put into the next slab stays
+   * there. */
   if (turned)
-    pending.step = 64 * step >= (uint32_t)(pending.to >> 32 & 255) ? DT_STORE_STEPS : step + 1;
+    pending.step = dt_turned_slab<Stores> * step >= dt_turned_height<Stores>(pending) ? DT_STORE_STEPS : step + 1;
   else
     pending.step = step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
   dt_stamp_sent(shared, pending.step == DT_STORE_STEPS);
@@ -299,13 +334,16 @@ DT_DEVICE void dt_store_next(const dt_tile_gemm &gemm, dt_pending &pending, uint
 }
 
 /* The view whose boxes hold half of a turned tile's rows. */
-DT_DEVICE const CUtensorMap *dt_turned_rows(const dt_tile_gemm &gemm, uint32_t half) {
-  return &gemm.owners[DT_TURNED_VIEWS + (half - DT_TURNED_MIN / 2) / 8];
+template <bool Split> DT_DEVICE const CUtensorMap *dt_turned_rows(const dt_tile_gemm &gemm, uint32_t half) {
+  const uint32_t view = (half - DT_TURNED_MIN / 2) / 8;
+  if constexpr (Split) return &dt_split_of(gemm).views[view];
+  return &gemm.owners[DT_TURNED_VIEWS + view];
 }
 
 /* Operands of every tile, in stages. One thread. A's boxes of 64 rows end with the band: the ragged view fills the rest
  * with zeros, which cost neither cache traffic nor, in the tensor cores, much power. */
-template <bool Layer, bool Turns> DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
+template <bool Layer, bool Turns, bool Split>
+DT_DEVICE void dt_load(const dt_tile_gemm &gemm, uint32_t shared, uint32_t rank) {
   if constexpr (Layer) dt_await_plan(dt_layer_of(gemm)); /* counters and epoch */
   uint32_t step = 0, last = 0;
   for (uint32_t sequence = 0;; sequence++) {
@@ -355,7 +393,7 @@ template <bool Layer, bool Turns> DT_DEVICE void dt_load(const dt_tile_gemm &gem
       dt_barrier_expect(full, bytes);
       if (turned) { /* the weights take A's place, the rows B's */
         dt_tensor_load_3d(a, b_map, x, column, tile.expert, full);
-        dt_tensor_multicast_3d(b + rank * half * DT_TILE_K * 2, dt_turned_rows(gemm, half), x,
+        dt_tensor_multicast_3d(b + rank * half * DT_TILE_K * 2, dt_turned_rows<Split>(gemm, half), x,
                                tile.row + (int32_t)(rank * half), 0, full, 3);
       } else if (tile.shares_rows) {
         if (rank == 0) {
@@ -476,13 +514,14 @@ template <bool Layer> DT_DEVICE void dt_tile_stored(const dt_tile_gemm &gemm, ui
   }
 }
 
-/* Every lane's copy of the next task. */
-template <bool Layer>
+/* Every lane's copy of the next task. Split: its shape as dt_shape_split. */
+template <bool Layer, bool Split>
 DT_DEVICE dt_tile dt_next_tile(const dt_tile_gemm &gemm, uint32_t shared, uint32_t sequence, uint32_t rank) {
   uint4 first = make_uint4(0, 0, 0, 0), second = first;
   if (threadIdx.x % 32 == 0) dt_slot_read<Layer>(gemm, shared, sequence, first, second);
   dt_stamp_task(shared, second, rank);
   dt_tile tile = dt_tile_of<Layer>(first, second, rank);
+  if (Split) tile.shape = dt_shape_split(tile.shape, second.y >> DT_TILE_MEET_SHIFT);
   tile.row = __shfl_sync(0xffffffffu, tile.row, 0);
   tile.shape = __shfl_sync(0xffffffffu, tile.shape, 0);
   tile.expert = Layer ? (int32_t)tile.shape >> DT_SHAPE_EXPERT_SHIFT : __shfl_sync(0xffffffffu, tile.expert, 0);
@@ -540,7 +579,7 @@ DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
   const uint32_t slabs = dt_slabs<Layer>(c);
   const uint32_t a0 = dt_mma_start(shared) + group * DT_MMA_ROWS64, b0 = dt_mma_start(shared + DT_STAGE_A_BYTES);
   const uint32_t k_blocks = (uint32_t)(Layer && phase == DT_TASK_L1 ? dt_layer_of(gemm).l1_k_blocks : gemm.k_blocks);
-  constexpr bool Narrow = Columns == 128, Turned = Columns != 256 && !Narrow;
+  constexpr bool Narrow = Columns == 128, Turned = Columns != 256 && !Narrow, Split = Stores == DT_STORES_SPLIT;
   const int32_t slab_row = (int32_t)(16 * c.warp); /* of the tile: where this warp's 16 rows start, or columns */
   float d[128];
   dt_stamp_begin(shared, DT_STAMP_TILE, shape);
@@ -578,14 +617,21 @@ DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
       dt_stage_release(shared, (c.step - 1) % DT_STAGES);
     }
   }
-  const int32_t first = c.tile.row, rows = dt_tile_rows(shape) - slab_row, column = dt_tile_column<Layer>(shape);
-  const uint64_t target = Turned ? 0 : dt_row_target<Layer>(gemm, phase, first + slab_row, rows);
+  const int32_t first = c.tile.row, rows = dt_tile_rows(shape) - slab_row;
+  const int32_t column = Split ? dt_shape_split_column(shape) : dt_tile_column<Layer>(shape);
+  uint64_t target = 0;
+  if constexpr (!Turned) {
+    target = dt_row_target<Layer>(gemm, phase, first + slab_row, rows);
+  } else if constexpr (Split) {
+    const int32_t at = dt_turned_piece((int32_t)(threadIdx.x % 32), dt_tile_rows(shape), dt_shape_meet(shape));
+    if (at >= 0) target = gemm.row_target[first + at];
+  }
   if constexpr (Layer) {
     if (c.pending.step != DT_STORE_TOLD) dt_tile_stored<true>(gemm, shared, c.sequence - 2);
   } else {
     if (c.sequence > 1) dt_tile_stored<false>(gemm, shared, c.sequence - 2);
   }
-  c.tile = dt_next_tile<Layer>(gemm, shared, c.sequence++, dt_cluster_rank());
+  c.tile = dt_next_tile<Layer, Split>(gemm, shared, c.sequence++, dt_cluster_rank());
   dt_mma_wait<0>();
   dt_settle(d);
   dt_stage_release(shared, (c.step - 1) % DT_STAGES);
@@ -596,12 +642,19 @@ DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
 #pragma unroll
   for (int i = 0; i < Columns / 4; i++) c.pending.packed[i] = dt_pack_bf16(d[2 * i], d[2 * i + 1]);
   if constexpr (Turned) {
-    c.pending.to = (uint64_t)3 << 62 | (uint64_t)dt_tile_rows(shape) << 32 | (uint32_t)first;
+    if constexpr (Split)
+      c.pending.to =
+          dt_turned_target((int32_t)(threadIdx.x % 32), target, dt_tile_rows(shape), dt_shape_meet(shape));
+    else
+      c.pending.to = (uint64_t)3 << 62 | (uint64_t)dt_tile_rows(shape) << 32 | (uint32_t)first;
     c.pending.column = column + slab_row;
     c.pending.step = 0;
     return;
   }
-  c.pending.to = dt_slab_target<Layer>(gemm, phase, target, rows, column);
+  if constexpr (Split)
+    c.pending.to = dt_slab_pieces(target, rows);
+  else
+    c.pending.to = dt_slab_target<Layer>(gemm, phase, target, rows, column);
   c.pending.column = column + (Narrow || (Layer && phase == DT_TASK_L1) ? 1 : 0);
   c.pending.step = rows > 0 ? 0 : dt_store_done<Layer>;
 }
@@ -612,27 +665,27 @@ template <bool Layer, int Stores> DT_DEVICE void dt_store_all(const dt_tile_gemm
 }
 
 /* A turned tile, by the smallest multiplication that holds its rows. */
-template <int Columns> DT_DEVICE void dt_consume_turned(const dt_tile_gemm &gemm, dt_consumer &c) {
-  if constexpr (Columns < DT_TURNED_MAX)
-    if (dt_tile_rows(c.tile.shape) > Columns) return dt_consume_turned<Columns + 16>(gemm, c);
-  dt_consume_tile<false, DT_STORES_TURNED, Columns>(gemm, c);
+template <int Stores, int Columns> DT_DEVICE void dt_consume_turned(const dt_tile_gemm &gemm, dt_consumer &c) {
+  if constexpr (Columns < (Stores == DT_STORES_SPLIT ? (int)DT_SPLIT_TURNED_MAX : (int)DT_TURNED_MAX))
+    if (dt_tile_rows(c.tile.shape) > Columns) return dt_consume_turned<Stores, Columns + 16>(gemm, c);
+  dt_consume_tile<false, Stores, Columns>(gemm, c);
 }
 
 /* Every lane's copy of the first task, and nothing to store yet. */
-template <bool Layer>
+template <bool Layer, bool Split>
 DT_DEVICE void dt_consumer_start(const dt_tile_gemm &gemm, dt_consumer &c, uint32_t shared, uint32_t rank) {
   c.shared = shared;
   c.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   c.step = c.sequence = 0;
   c.pending.step = Layer ? (uint32_t)DT_STORE_TOLD : dt_store_done<Layer>;
   if (Layer) c.pending.column = 0;
-  c.tile = dt_next_tile<Layer>(gemm, shared, c.sequence++, rank);
+  c.tile = dt_next_tile<Layer, Split>(gemm, shared, c.sequence++, rank);
 }
 
 template <bool Gated, int Stores> DT_DEVICE void dt_consume(const dt_tile_gemm &gemm, dt_consumer &c) {
   while (c.tile.expert >= 0) {
-    if (Stores == DT_STORES_TURNED && c.tile.shape & DT_SHAPE_TURNED) {
-      if constexpr (Stores == DT_STORES_TURNED) dt_consume_turned<DT_TURNED_MIN>(gemm, c);
+    if (Stores >= DT_STORES_TURNED && c.tile.shape & DT_SHAPE_TURNED) {
+      if constexpr (Stores >= DT_STORES_TURNED) dt_consume_turned<Stores, DT_TURNED_MIN>(gemm, c);
     } else if (c.tile.shape & DT_SHAPE_NARROW) {
       dt_consume_tile<false, Stores, 128>(gemm, c);
     } else {
@@ -655,7 +708,7 @@ DT_DEVICE void dt_consume_layer(const dt_tile_layer &layer, uint32_t shared, uin
   const dt_tile_gemm &gemm = layer.gemm;
   dt_await_plan(layer);
   dt_consumer c;
-  dt_consumer_start<true>(gemm, c, shared, rank);
+  dt_consumer_start<true, false>(gemm, c, shared, rank);
   while ((int32_t)c.tile.shape >= 0) dt_consume_tile<true, DT_STORES_ANY, 256>(gemm, c);
   dt_store_all<true, DT_STORES_ANY>(gemm, c);
   if (c.pending.step != DT_STORE_TOLD) dt_tile_stored<true>(gemm, shared, c.sequence - 2);
@@ -663,7 +716,7 @@ DT_DEVICE void dt_consume_layer(const dt_tile_layer &layer, uint32_t shared, uin
 }
 
 /* A CTA of any of the kernels. Gated: of a combine whose rows wait for the peers' entry. Turns: tasks may be turned,
- * and all rows leave through the copy engine. */
+ * and all rows leave through the copy engine; of a combine to one or two owners (tile_split.h). */
 template <bool Layer, bool Gated = false, bool Turns = false>
 DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const uint8_t *dynamic) {
   const uint32_t shared = dt_shared_start(dynamic);
@@ -679,7 +732,7 @@ DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const uint8_t *dynamic) {
   dt_cluster_sync();
   if (warp >= DT_CONSUMER_WARPS) {
     dt_registers_lower<40>();
-    if (warp == DT_WARP_LOAD && lane == 0) dt_load<Layer, Turns>(gemm, shared, rank);
+    if (warp == DT_WARP_LOAD && lane == 0) dt_load<Layer, Turns, Turns && Gated>(gemm, shared, rank);
     if (warp == DT_WARP_RELEASE && lane == 0) {
       if constexpr (Layer)
         dt_release_tasks(dt_layer_of(gemm), shared, rank);
@@ -697,8 +750,10 @@ DT_DEVICE void dt_run_cta(const dt_tile_gemm &gemm, const uint8_t *dynamic) {
       dt_consume_layer(dt_layer_of(gemm), shared, rank);
     } else {
       dt_consumer c;
-      dt_consumer_start<false>(gemm, c, shared, rank);
-      if constexpr (!Turns)
+      dt_consumer_start<false, Turns && Gated>(gemm, c, shared, rank);
+      if constexpr (Turns && Gated)
+        dt_consume<Gated, DT_STORES_SPLIT>(gemm, c);
+      else if constexpr (!Turns)
         dt_consume<Gated, DT_STORES_ANY>(gemm, c);
       else if (c.tile.shape & DT_SHAPE_AMONG_TURNED)
         dt_consume<Gated, DT_STORES_TURNED>(gemm, c);

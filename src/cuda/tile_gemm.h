@@ -28,10 +28,11 @@ enum {
 };
 
 typedef enum dt_tile_flag {
-  DT_TILE_SHARES_ROWS = 1, /* one band at two columns */
-  DT_TILE_NARROW = 2,      /* 128 columns instead of 256 */
-  DT_TILE_TURNED = 4,      /* two bands at once, by 128 columns a CTA: see tile_table.h */
-  DT_TILE_AMONG_TURNED = 8 /* some task of the table is turned */
+  DT_TILE_SHARES_ROWS = 1,  /* one band at two columns */
+  DT_TILE_NARROW = 2,       /* 128 columns instead of 256 */
+  DT_TILE_TURNED = 4,       /* two bands at once, by 128 columns a CTA: see tile_table.h */
+  DT_TILE_AMONG_TURNED = 8, /* some task of the table is turned */
+  DT_TILE_MEET_SHIFT = 8    /* turned, of two owners: from this bit on the rows before those of the second */
 } dt_tile_flag;
 
 /* What one ticket hands to a cluster of two CTAs: a tile each. Either two bands of an expert at one column (the CTAs
@@ -96,6 +97,7 @@ typedef struct dt_tile_table {
   int32_t experts, rows_capacity, column_tiles;  /* column_tiles: of N */
   int32_t raster_bands, clusters, whole_columns; /* whole_columns: N is a multiple of 256 */
   int32_t mixes, turns;                          /* natural order: experts may be mixed, tasks turned */
+  int32_t split;                                 /* turned tasks' rows may be two owners' (tile_split.h) */
   int32_t k, link_k;                             /* of dt_cuda_gemm */
 } dt_tile_table;
 

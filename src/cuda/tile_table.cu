@@ -1,5 +1,6 @@
 /* Makes the task table of a grouped GEMM on the device, from the experts' row counts. */
 #include "cuda/ptx.cuh"
+#include "cuda/tile_split.h"
 #include "cuda/tile_table.h"
 
 enum { DT_TABLE_THREADS = 256 };
@@ -117,6 +118,7 @@ DT_DEVICE dt_run dt_run_of(const dt_tile_table &table, const dt_tile_order &orde
   run.turns = choice.turned;
   if (order.order == DT_ORDER_PACED)
     run.remote = dt_paced_bands(run.rows, order.remote_rows[run.expert], table.raster_bands, order.paced_units);
+  if (table.split) run.turns &= run.remote == 0 && dt_may_turn_split(run.rows);
   if (order.order == DT_ORDER_REMOTE_FIRST) {
     const int32_t remote = dt_remote_run_rows(run.rows, s.key[run.expert]);
     if (index >= table.experts) run.row += remote;
@@ -222,6 +224,9 @@ __global__ void __launch_bounds__(DT_TABLE_THREADS)
   run.slot = s.first_slot[low];
   dt_tile_task made = dt_run_task(&run, table.column_tiles, table.raster_bands, local);
   if (choice.turned) made.flags |= DT_TILE_AMONG_TURNED;
+  if (table.split && made.flags & DT_TILE_TURNED)
+    made.flags |= dt_split_meet(made.row[0] - run.row, made.rows[0], order.remote_rows[run.expert])
+                  << DT_TILE_MEET_SHIFT;
   int32_t parts;
   const int32_t place = dt_cut_place(&cut, tasks, task, &parts);
   if (parts == 1) {

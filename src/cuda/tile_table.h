@@ -32,6 +32,7 @@
 
 #include "cuda/plan_paced.h"
 #include "cuda/tile_gemm.h"
+#include "cuda/tile_split.h"
 
 #define DT_BOTH DT_PHASE
 
@@ -74,6 +75,11 @@ DT_BOTH int32_t dt_bands(int32_t rows) {
 /* Whether an expert's last two bands may be turned. */
 DT_BOTH int32_t dt_may_turn(int32_t rows) {
   return rows > DT_TILE_M && (rows - 1) % DT_TILE_M < DT_TURNED_MAX - DT_TILE_M;
+}
+
+/* The same where its rows may be two owners' (tile_split.h). */
+DT_BOTH int32_t dt_may_turn_split(int32_t rows) {
+  return rows > DT_TILE_M && (rows - 1) % DT_TILE_M < DT_SPLIT_TURNED_MAX - DT_TILE_M;
 }
 
 DT_BOTH dt_tile_unit dt_run_unit(const dt_run *run, int32_t raster_bands, int32_t index) {
@@ -175,7 +181,7 @@ DT_BOTH dt_tile_task dt_part_of(dt_tile_task task, int32_t index, int32_t parts)
     task.rows[1] = (uint16_t)(task.rows[1] - DT_TILE_M);
     task.rows[0] = DT_TILE_M;
     task.column[1] = task.column[0];
-    task.flags -= DT_TILE_TURNED;
+    task.flags &= ~(DT_TILE_TURNED | 255 << DT_TILE_MEET_SHIFT);
   }
   for (int i = 0; i < 2; i++) {
     const int32_t rows = task.rows[i], upper = dt_min32(rows, 64);

@@ -58,6 +58,11 @@ static const problem problems[] = {{2, 2, 256, 64, 1, DT_ROUTER_BALANCED, ROUTED
                                    {2, 10, 512, 128, 128, DT_ROUTER_BALANCED, FEW, 4, 1, 1},
                                    {2, 3000, 256, 64, 256, DT_ROUTER_MODERATE, ROUTED, 8, 1, 0},
                                    {2, 1200, 384, 96, 33, DT_ROUTER_MODERATE, ROUTED, 8, 1, 0},
+                                   /* turned tasks: direct with the host's counts */
+                                   {2, 3000, 2056, 776, 12, DT_ROUTER_MODERATE, ROUTED, 8, 1, 0},
+                                   {2, 2560, 1000, 1024, 10, DT_ROUTER_STRESS, ROUTED, 4, 1, 0},
+                                   {2, 1500, 512, 768, 8, DT_ROUTER_MODERATE, SILENT, 4, 1, 0},
+                                   {1, 2000, 520, 800, 9, DT_ROUTER_MODERATE, ROUTED, 4, 1, 0},
                                    /* several ranks on a GPU */
                                    {1, 900, 512, 128, 5, DT_ROUTER_BALANCED, ROUTED, 4, 1, 0},
                                    {3, 900, 520, 136, 5, DT_ROUTER_MODERATE, ROUTED, 4, 1, 0},
@@ -107,10 +112,12 @@ typedef struct rank {
   char where[64]; /* what was found wrong first */
   unsigned long long words_wrong;
   int checks;
+  int turned; /* variants in which direct turned tasks */
   dt_status status;
   char detail[256];
 } rank;
 static rank ranks[RANKS_MAX];
+static int turned_anywhere;
 
 static int64_t bytes_of(const rank *r, int64_t rows) {
   return 2 * rows * r->problem->n;
@@ -287,6 +294,7 @@ static dt_status run_variant(rank *r, int32_t *counts) {
   const size_t width = (size_t)(p->ranks * p->experts) * sizeof *counts;
   TRY(dt_combine_set_counts(r->combine, r->counts[0]));
   TRY(dt_comm_barrier(r->comm, "counts set"));
+  r->turned += r->combine->split;
   TRY(all_forms(r, 0, "host counts"));
   TRY(reduced(r, 0));
   /* No host between the rounds: each must not overtake the peer's reading of the round before. */
@@ -527,9 +535,9 @@ static int check(const problem *p, int gpus, trial part) {
     cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, r % gpus);
     ranks[r] = (rank){.rank = r,
                       .device = r % gpus,
-                      .sms = together > 1 ? sms / together / 2 * 2
-                             : r == 0     ? 78
-                                          : 0,
+                      .sms = together > 1           ? sms / together / 2 * 2
+                             : r == 0 && p->k < 768 ? 78
+                                                    : 0,
                       .control = controls[r],
                       .problem = p,
                       .shape = {.ranks = p->ranks,
@@ -543,23 +551,26 @@ static int check(const problem *p, int gpus, trial part) {
   }
   for (int32_t r = 0; r < p->ranks; r++) pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]);
   for (int32_t r = 0; r < p->ranks; r++) pthread_join(ranks[r].thread, NULL);
-  int good = 1, checks = 0;
+  int good = 1, checks = 0, turned = 0;
   if (part == ABSENT) {
     good = ranks[0].checks == FORMS;
     printf("%-4s a rank that stays away: %d forms; %s\n", good ? "ok" : "FAIL", ranks[0].checks, ranks[0].detail);
   }
   for (int32_t r = 0; r < p->ranks; r++) {
     checks += ranks[r].checks;
+    turned += ranks[r].turned;
+    turned_anywhere |= ranks[r].turned;
     if (ranks[r].status == DT_OK && ranks[r].words_wrong == 0) continue;
     printf("FAIL rank %d, layout %d order %d: %s: %s; %llu wrong, first: %s\n", r, (int)ranks[r].layout,
            (int)ranks[r].order, dt_status_name(ranks[r].status), ranks[r].detail, ranks[r].words_wrong, ranks[r].where);
     good = 0;
   }
   if (part != ABSENT)
-    printf("%-4s %sranks %d on %d GPUs, rows %lld n %lld k %lld experts %d router %d filling %d: %d checks\n",
+    printf("%-4s %sranks %d on %d GPUs, rows %lld n %lld k %lld experts %d router %d filling %d: %d checks, %d with "
+           "turned tasks\n",
            good ? "ok" : "FAIL", part == CAPACITIES ? "room for the rows and for 200,000: " : "", p->ranks,
            gpus < p->ranks ? gpus : p->ranks, (long long)p->rows, (long long)p->n, (long long)p->k, p->experts,
-           (int)p->router, (int)p->filling, checks);
+           (int)p->router, (int)p->filling, checks, turned);
   fflush(stdout);
   for (int32_t r = 0; r < p->ranks; r++) {
     for (int set = 0; set < SETS; set++) {
@@ -586,6 +597,7 @@ int main(int count, char **arguments) {
   if (count > 1) return !check(&problems[atoi(arguments[1]) % PROBLEMS], gpus, VARIANTS);
   int good = 1;
   for (size_t i = 0; i < PROBLEMS && good; i++) good &= check(&problems[i], gpus, VARIANTS);
+  if (good && !turned_anywhere) good = 0, printf("FAIL no problem has turned tasks\n");
   if (good && gpus > 1) good &= check(&problems[PROBLEMS - 1], 1, VARIANTS); /* four on one GPU */
   if (good) good &= check(&problems[3], gpus, ABSENT);
   return !(good && check(&few_rows, gpus, CAPACITIES));

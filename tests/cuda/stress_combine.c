@@ -1,4 +1,4 @@
-/* Stress of the combine operator: rounds without a pause, of three small operators in turn (counts of the host, counts
+/* Stress of the combine operator: rounds without a pause, of four small operators in turn (counts of the host, counts
  * on the device that change), all modes in turn, other data in each round, ranks delayed at random; each buffer is
  * poisoned before and compared to its end after its round, on the device. Epochs start so that they pass 2^32 half way.
  *
@@ -14,10 +14,11 @@
 #include <time.h>
 
 #include "combine_support.h"
+#include "core/error.h"
 #include "core/random.h"
 #include "cuda/combine_handle.h"
 
-enum { RANKS = 2, OPERATORS = 3, VARIANTS = 3, EACH_CHECK = 500, CONTROL_ROUNDS = 600, DELAY_NS = 12000 };
+enum { RANKS = 2, OPERATORS = 4, VARIANTS = 3, EACH_CHECK = 500, CONTROL_ROUNDS = 600, DELAY_NS = 12000 };
 
 typedef struct operator_shape {
   int64_t rows, n, k;
@@ -28,7 +29,9 @@ typedef struct operator_shape {
 } operator_shape;
 static const operator_shape shapes[OPERATORS] = {{500, 512, 64, 3, 4, 1, DT_LAYOUT_PACKED, DT_ORDER_REMOTE_FIRST, 0},
                                                  {300, 264, 72, 5, 2, 2, DT_LAYOUT_PACKED, DT_ORDER_PACED, 1},
-                                                 {180, 512, 64, 2, 6, 1, DT_LAYOUT_ALIGNED, DT_ORDER_NATURAL, 1}};
+                                                 {180, 512, 64, 2, 6, 1, DT_LAYOUT_ALIGNED, DT_ORDER_NATURAL, 1},
+                                                 /* direct turns tasks (tile_split.h) */
+                                                 {500, 256, 768, 3, 4, 1, DT_LAYOUT_PACKED, DT_ORDER_NATURAL, 0}};
 /* The controls': one rank has so few multiprocessors that the other is done long before it. */
 static const operator_shape control_shape = {1000, 1024, 256, 2, 2, 1, DT_LAYOUT_PACKED, DT_ORDER_NATURAL, 0};
 
@@ -121,6 +124,7 @@ static dt_status prepare(rank_state *r, int index, uint32_t epoch) {
     TRY(dt_combine_follow_counts(d->combine, d->counts));
   } else {
     TRY(dt_combine_set_counts(d->combine, counts[0]));
+    if (o->k >= 768 && r->sms == 0 && !d->combine->split) return dt_fail(DT_ERR_INTERNAL, "no task is turned");
   }
   TRY(dt_combine_set_epoch(d->combine, epoch));
   dt_combine_set_fault(d->combine, r->fault);

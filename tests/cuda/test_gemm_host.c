@@ -1,4 +1,5 @@
-/* What of the grouped GEMM needs no GPU: the task table's arithmetic and the checks of arguments. */
+/* What of the grouped GEMM needs no GPU: the task table's arithmetic and the
+ * checks of arguments. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,10 +12,12 @@
 #include <draintile/gemm.h>
 
 #include "core/random.h"
+#include "cuda/tile_split.h"
 #include "cuda/tile_table.h"
 #include "plan/order.h"
 
-/* Counts how often a task covers each piece of 64 rows by 128 columns of an expert. */
+/* Counts how often a task covers each piece of 64 rows by 128 columns of an
+ * expert. */
 static void cover(const dt_tile_task *task, int32_t first_row, int32_t rows, int32_t columns, uint8_t *covered) {
   const int shares_rows = task->flags & DT_TILE_SHARES_ROWS, turned = task->flags & DT_TILE_TURNED;
   const int wide = task->flags & DT_TILE_NARROW || turned ? 1 : 2;
@@ -154,6 +157,68 @@ static void the_first_round_is_cut_where_the_link_holds_tiles_up(void **state) {
   assert_int_equal(cut.quarters + cut.halves, 0);
 }
 
+/* Two owners' rows: those of owner 1 from its row 300 on, then those of owner 0 from 7000 on. */
+static uint64_t target_of(int32_t row, int32_t remote) {
+  return row < remote ? (uint64_t)1 << 32 | (uint32_t)(300 + row) : (uint32_t)(7000 + row - remote);
+}
+
+/* What a ragged view stores of a slab for one piece: box row i is element (z, inside + i), row z + inside + i - box of
+ * the owner's buffer, where inside + i < box. row_at: of the task, -1: none, by places of 32 bytes; step: of a row. */
+static void store_piece(uint64_t piece, int32_t box, int32_t view, const int32_t *row_at, int32_t step, int32_t remote,
+                        int32_t *stored) {
+  const int32_t inside = dt_piece_inside(piece), z = (int32_t)(piece & 0xffffffffu);
+  if (!(piece >> 63)) return;
+  assert_int_equal(dt_piece_at(piece) % 4, 0); /* 128 bytes: what the copy engine takes */
+  for (int32_t i = 0; inside + i < box; i++) {
+    const int32_t row = row_at[dt_piece_at(piece) + i * step];
+    assert_true(row >= 0);
+    assert_int_equal((uint64_t)(dt_piece_view(piece) - view) << 32 | (uint32_t)(z + inside + i - box),
+                     target_of(row, remote));
+    stored[row]++;
+  }
+}
+
+/* Every row of a slab goes to its place once, and nothing else is stored. */
+static void slabs_of_two_owners_leave_in_two_pieces(void **state) {
+  (void)state;
+  for (int32_t rows = 1; rows <= DT_SPLIT_TURNED_MAX; rows++)
+    for (int32_t remote = 0; remote <= rows; remote++) {
+      int32_t stored[DT_SPLIT_TURNED_MAX] = {0}, row_at[64 + 64];
+      for (int32_t lane = 0; lane < 32; lane += 2) {
+        const int32_t first = lane / 2 * DT_SPLIT_TURNED_SLAB, second = dt_turned_piece(lane + 1, rows, remote);
+        uint64_t pieces[2];
+        memset(row_at, -1, sizeof row_at);
+        for (int32_t i = 0; i < DT_SPLIT_TURNED_SLAB && first + i < rows; i++) {
+          const int32_t place = dt_turned_place(i, second < 0 ? DT_SPLIT_TURNED_SLAB : second - first);
+          assert_true(place < DT_SPLIT_TURNED_BOX);
+          row_at[place] = first + i;
+        }
+        for (int32_t i = 0; i < 2; i++) {
+          const int32_t at = dt_turned_piece(lane + i, rows, remote);
+          pieces[i] = dt_turned_target(lane + i, at < 0 ? 0 : target_of(at, remote), rows, remote);
+          assert_int_equal(pieces[i] >> 62 & 1, 1);
+          assert_int_equal(pieces[i] >> 48 & 255, rows);
+          store_piece(pieces[i], DT_SPLIT_TURNED_BOX, DT_SPLIT_OUT, row_at, 1, remote, stored);
+        }
+        assert_int_equal(pieces[1] >> 63, second >= 0);
+        if (second >= 0) assert_int_equal(dt_piece_begin(pieces[1]), second - first);
+      }
+      for (int32_t row = 0; row < rows; row++) assert_int_equal(stored[row], 1);
+      for (int32_t first = 0; first < rows; first += DT_SPLIT_SLAB) {
+        const int32_t last = rows - first < DT_SPLIT_SLAB ? rows - first : DT_SPLIT_SLAB;
+        const int32_t meet = dt_split_meet(first, last, remote), begin = meet > 0 ? meet : last;
+        memset(row_at, -1, sizeof row_at);
+        for (int32_t i = 0; i < last; i++) row_at[4 * i] = first + i;
+        store_piece(dt_piece(target_of(first, remote), 0, 0, begin, DT_SPLIT_SLAB), DT_SPLIT_SLAB, 0, row_at, 4, remote,
+                    stored);
+        if (begin < last)
+          store_piece(dt_piece(target_of(first + begin, remote), begin, 4 * begin, last - begin, DT_SPLIT_SLAB),
+                      DT_SPLIT_SLAB, 0, row_at, 4, remote, stored);
+      }
+      for (int32_t row = 0; row < rows; row++) assert_int_equal(stored[row], 2);
+    }
+}
+
 static dt_cuda_gemm valid(void) {
   dt_cuda_gemm gemm;
   dt_cuda_gemm_init(&gemm);
@@ -166,7 +231,8 @@ static dt_cuda_gemm valid(void) {
   return gemm;
 }
 
-/* Experts with fewer units than asked for keep natural order, in which no band counts as spread. */
+/* Experts with fewer units than asked for keep natural order, in which no band
+ * counts as spread. */
 static void experts_of_one_unit_stay_in_natural_order(void **state) {
   (void)state;
   assert_int_equal(dt_paced_bands(16 * DT_TILE_M, 700, 16, 2), 0);
@@ -231,6 +297,7 @@ static void bad_arguments_are_named(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_tile_is_in_the_table_once),
                                      cmocka_unit_test(bands_go_in_pairs),
+                                     cmocka_unit_test(slabs_of_two_owners_leave_in_two_pieces),
                                      cmocka_unit_test(the_last_round_is_cut_when_it_is_short),
                                      cmocka_unit_test(the_first_round_is_cut_where_the_link_holds_tiles_up),
                                      cmocka_unit_test(experts_of_one_unit_stay_in_natural_order),
