@@ -12,7 +12,8 @@
 enum { COMBINE_CONSUMERS = 16 /* measured beside fewer and more: docs/notes/combine.md */ };
 
 void dt_combine_config_init(dt_combine_config *config) {
-  *config = (dt_combine_config){.size = sizeof *config, .consumers = COMBINE_CONSUMERS, .segment_bands = 1, .dtype = DT_DTYPE_BF16};
+  *config = (dt_combine_config){
+      .size = sizeof *config, .consumers = COMBINE_CONSUMERS, .segment_bands = 1, .dtype = DT_DTYPE_BF16};
 }
 
 void dt_combine_bench_case_init(dt_combine_bench_case *setting) {
