@@ -145,6 +145,8 @@ table() { # jq program that prints lines
   echo
   echo "Tiles: 128 rows by 256 columns, of the GEMMs of all ranks, short ones included; what aligned has more of is" \
     "padding's."
+  echo "balanced needs no padding: what differs there is the clock of the cards, on which all of packed ran before all" \
+    "of aligned."
   echo
   table '
     def tiles: if .tiles then .tiles | add else "-" end;
