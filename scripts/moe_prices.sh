@@ -1,7 +1,7 @@
 #!/bin/sh
 # docs/results/moe_prices.md: what the price of a layer on GPUs is off by, from the layers that were measured on two
 # H200: every row's ratio of priced to measured, the gains over wave, and what auto's choice costs; first the last grid
-# by the prices made before it and after it, then an older grid of an older engine. Nothing in it is typed.
+# by the prices made before it and, where there are, after it, then an older grid of an older engine. Nothing is typed.
 #   moe_prices.sh [BUILD [--set NAME VALUE]...]   with BUILD, which holds bench/bench_layer_prices, prices are made anew
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,18 +18,21 @@ if [ $# -gt 0 ]; then
     "$build"/bench/bench_layer_prices "$root"/bench/results/h200x2/platform.json --short-bands-alone \
       --set sim_layer_activation_s 3.2e-6 --set sim_layer_warp_bytes_per_s 2.3e9 --set sim_layer_crowd_ratio 0.45 \
       --set sim_layer_quiet_warp_bytes_per_s 2.4e9 --set sim_layer_plan_s 20e-6 --set sim_layer_plan_expert_s 30e-9 \
-      --set sim_layer_table_s 8e-6 \
+      --set sim_layer_table_s 8e-6 --set sim_layer_piece_s 3.4e-6 --set sim_layer_copy_warps_count 1.5 \
+      --set sim_layer_tile_link_ratio 1.85 \
       --set sim_layer_beside_ratio 0.065 --set sim_layer_beside_full_ratio 0.05 "$@" >"$work"
   cp "$work" "$prices"
   chmod 644 "$prices"
 fi
 [ -f "$prices" ] || exit 0
 
-# The last grid: moe.json holds the prices made before it, moe-retrospective.json those made afterwards.
-jq -L "$root/scripts" -nr --slurpfile measured "$results"/moe.json --slurpfile after "$results"/moe-retrospective.json \
+# The last grid: moe.json holds the prices made before it, moe-retrospective.json those made afterwards, if any.
+later=$results/moe-retrospective.json
+[ -f "$later" ] || later=/dev/null
+jq -L "$root/scripts" -nr --slurpfile measured "$results"/moe.json --slurpfile after "$later" \
   --slurpfile older "$measured" 'include "tables";
   ["serial", "direct", "wave", "interleave", "alternate"] as $columns |
-  ([$after[0].rows[] | {key: key, value: .predicted_s}] | from_entries) as $later |
+  ([$after[].rows[] | {key: key, value: .predicted_s}] | from_entries) as $later |
   def judged($prices): . as $r |
     ([.methods[] | select(.graph and .median_s != null) | {key: .name, value: .median_s}] | from_entries) as $s |
     ($prices | with_entries(select($s[.key] != null and .value != null))) as $p |
@@ -41,7 +44,8 @@ jq -L "$root/scripts" -nr --slurpfile measured "$results"/moe.json --slurpfile a
   [$measured[0].rows[] |
     judged([.methods[] | select(.graph and .predicted_s != null) | {key: .name, value: .predicted_s}] | from_entries)
   ] as $before |
-  [$measured[0].rows[] | judged($later[key])] as $now |
+  [$measured[0].rows[] | select($after != []) | judged($later[key])] as $now |
+  [["before the run", $before], ["afterwards", $now] | select(.[1] != [])] as $prices_of |
   "# Prices of the MoE layer against measurements",
   "",
   "Made by `scripts/moe_prices.sh`; nothing here is typed. [model.md](../model.md) says what is priced. First the last",
@@ -49,15 +53,15 @@ jq -L "$root/scripts" -nr --slurpfile measured "$results"/moe.json --slurpfile a
   "",
   "## The last grid",
   "",
-  "Measured: `bench/results/h200x2/moe.json`, which holds the prices made before the run. Afterwards: prices of commit",
-  "\($after[0].commit), `moe-retrospective.json`: **not a prediction**. Of what was changed in between, the speed of",
-  "copies is of the platform file, the plan of `dispatch alone` at 128 tokens of the first four models; no row of a",
-  "schedule was fitted. Gains: measured over priced, less one; auto: the form of all measured that is priced least,",
-  "direct unless another promises \(same_price * 100) % more.",
+  "Measured: `bench/results/h200x2/moe.json`, which holds the prices made before the run." +
+    (if $after == [] then "" else " Afterwards: prices of commit \($after[0].commit), `moe-retrospective.json`: " +
+      "**not a prediction**." end) +
+    " Gains: measured over priced, less one; auto: the form of all measured that is priced least, direct unless " +
+    "another promises \(same_price * 100) % more. No row of a schedule was fitted.",
   "",
   "| prices | rows | of | median % | 95 % | most | how many |",
   "|---|---|---|---|---|---|---|",
-  ((["before the run", $before], ["afterwards", $now]) as [$when, $all] |
+  ($prices_of[] as [$when, $all] |
     (["all", null], ["\($older[0].fitted | join(", "))", true], ["the other models", false]) as [$who, $fitted] |
     [$all[] | select($fitted == null or .fitted == $fitted)] |
     "| \($when) | \($who), \(length) | gains over wave | \([.[].gains[]] | figures) | " +
@@ -65,20 +69,18 @@ jq -L "$root/scripts" -nr --slurpfile measured "$results"/moe.json --slurpfile a
     "| | | times of layers | \([.[].times[]] | figures) | |",
     "| | | auto over the best | \([.[].regret] | figures) | " +
       "\([.[] | select(.regret <= 0.03)] | length) of \(length) within 3 % |"),
-  ((["before the run", $before], ["afterwards", $now]) as [$when, $all] |
+  ($prices_of[] as [$when, $all] |
     [$all[] | select(.tokens == 128)] |
     "| \($when) | 128 tokens, \(length) | auto over the best | \([.[].regret] | figures) | " +
       "\([.[] | select(.regret <= 0.03)] | length) of \(length) within 3 % |"),
   "",
-  "Every row, afterwards: priced over measured.",
+  "Every row, \($prices_of[-1][0]): priced over measured.",
   "",
-  "| model | router | tokens | \($columns | join(" | ")) | gain of interleave | of alternate | auto | over the best " +
-    "| before the run | over the best |",
-  "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-  (range($now | length) as $i | $before[$i] as $b | $now[$i] |
+  "| model | router | tokens | \($columns | join(" | ")) | gain of interleave | of alternate | auto | over the best |",
+  "|---|---|---|---|---|---|---|---|---|---|---|---|",
+  ($prices_of[-1][1][] |
     "| \(.name) | \(.ratios | map(three | tostring) | join(" | ")) | " +
-      "\(.gains | map("\(percent) %") | join(" | ")) | \(.auto) | \(.regret | percent) % | " +
-      "\($b.auto) | \($b.regret | percent) % |"),
+      "\(.gains | map("\(percent) %") | join(" | ")) | \(.auto) | \(.regret | percent) % |"),
   ""' >"$page"
 
 jq -L "$root/scripts" -nr --slurpfile measured "$measured" --rawfile prices "$prices" 'include "tables";
