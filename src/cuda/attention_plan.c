@@ -91,8 +91,8 @@ static int32_t head_section(const dt_cuda_attention *attention) {
   return heads < attention->heads ? (int32_t)heads : attention->heads;
 }
 
-/* Cuts the tiles that do not fill a round, the first of the order, into pieces of equal length, in CTAs one after the
- * other; a cut near a tile's edge goes there. Only where the round would waste more than merging costs. */
+/* Cuts the tiles that do not fill a round, the first of the order, into pieces, in CTAs one after the other. Only where
+ * the round would waste more than merging costs. */
 enum { CUT_WASTE_PERCENT = 10, CUT_BLOCKS_MIN = 4, CUT_SNAP = 2, CUT_WHOLE_FROM = 3 };
 
 /* Where worker c's piece ends, counted from the first tile's first block, if no piece has parts of two tiles: a CTA
@@ -105,7 +105,29 @@ static int64_t piece_end(int32_t c, int32_t workers, int32_t rest, int32_t block
   return (int64_t)tile * blocks + (int64_t)blocks * (c + 1 - first) / (end - first);
 }
 
-static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, dt_attention_kernel *kernel) {
+/* Blocks that a piece is worth of writing and merging; measured at head_dim 128, where O is twice as large as at 64. */
+enum { PIECE_COST = 6, PIECE_COST_64 = 3 };
+
+/* Where each worker's pieces end, if none may have more than `budget` blocks, its pieces' cost among them; a cut near a
+ * tile's edge goes there, by which it may have CUT_SNAP more. False: that is not enough for all. */
+static int deal(int32_t workers, int32_t rest, int32_t blocks, int32_t budget, int32_t cost, int64_t *ends) {
+  const int64_t total = (int64_t)rest * blocks;
+  int64_t from = 0;
+  for (int32_t c = 0; c < workers; c++) {
+    int64_t left = budget;
+    for (int32_t n = 0; n < DT_ATTENTION_PIECES && from < total && left - cost > CUT_SNAP; n++) {
+      const int64_t in_tile = blocks - from % blocks;
+      const int64_t take = left - cost + CUT_SNAP < in_tile ? left - cost : in_tile;
+      from += take;
+      left -= take + cost;
+      if (take < in_tile) break;
+    }
+    ends[c] = from;
+  }
+  return from >= total;
+}
+
+static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, int32_t cost, dt_attention_kernel *kernel) {
   const int32_t rounds = tiles / ctas, rest = tiles % ctas;
   if (rest == 0 || blocks > UINT16_MAX) return;
   if ((ctas - rest) * 100 < CUT_WASTE_PERCENT * ctas * (rounds + 1)) return;
@@ -116,12 +138,11 @@ static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, dt_attentio
   int32_t slabs = 0, tile_slab = 0, piece = 0;
   int64_t from = 0;
   const int32_t whole = workers / rest >= CUT_WHOLE_FROM; /* then CTAs have a piece of one tile each */
+  int64_t ends[DT_ATTENTION_CTAS_MAX];
+  int32_t budget = (int32_t)(total / workers) + cost;
+  while (!whole && !deal(workers, rest, blocks, budget, cost, ends)) budget++;
   for (int32_t c = 0; c < workers; c++) {
-    int64_t to = total * (c + 1) / workers;
-    const int64_t past = to % blocks;
-    if (past <= CUT_SNAP) to -= past;
-    if (past >= blocks - CUT_SNAP) to += blocks - past;
-    if (whole) to = piece_end(c, workers, rest, blocks);
+    const int64_t to = whole ? piece_end(c, workers, rest, blocks) : ends[c];
     for (int32_t n = 0; from < to; n++) {
       const int64_t tile = from / blocks, edge = (tile + 1) * blocks, end = to < edge ? to : edge;
       if (from % blocks == 0) {
@@ -165,7 +186,8 @@ void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_sh
   kernel->cut_tiles = 0;
   if (!attention->causal && cut != 0)
     plan_pieces(kernel->groups[0].tiles + kernel->groups[1].tiles,
-                (int32_t)((attention->kv_tokens + shape->block - 1) / shape->block), ctas, kernel);
+                (int32_t)((attention->kv_tokens + shape->block - 1) / shape->block), ctas,
+                shape->head_dim == 64 ? PIECE_COST_64 : PIECE_COST, kernel);
   kernel->tile_first = kernel->cut_tiles > 0 && kernel->groups[0].tiles + kernel->groups[1].tiles >= 2 * ctas;
 }
 
