@@ -84,7 +84,7 @@ typedef struct dt_attention_carried {
 
 /* What the attention's CTAs carry beside it. They draw items in order, so that all are carried by whichever CTAs are
  * resident. */
-enum { DT_ATTENTION_CARRY_BYTES = 16384, DT_ATTENTION_CARRY_STAGES = 2 };
+enum { DT_ATTENTION_CARRY_BYTES = 16384, DT_ATTENTION_CARRY_STAGES = 2, DT_ATTENTION_CARRY_EVERY = 2 };
 typedef struct dt_attention_carry {
   CUtensorMap from[3];
   const CUtensorMap *to; /* device memory */

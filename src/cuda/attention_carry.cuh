@@ -63,42 +63,34 @@ DT_DEVICE void dt_carry_pace(const dt_attention_kernel &a, uint64_t start_ns, ui
   while ((int64_t)(dt_time_ns() - due) < 0) __nanosleep(500);
 }
 
-/* Early items: while one leaves the next is loaded. One is under way: a release waits for whatever is, so that a second
- * would only hold up the news of the first. Tickets are drawn an item ahead of their use, none that is late for that.
- * Later items: one at a time, when it is due. */
-template <class C> DT_DEVICE void dt_attention_carry_run(const dt_attention_kernel &a, uint32_t shared) {
-  const uint32_t count = (uint32_t)a.carry.count, early = (uint32_t)a.carry.early, none = UINT32_MAX;
-  uint32_t item = atomicAdd(a.carry.ticket, 1u);
-  if (item >= count) return;
-  dt_carry_load<C>(a, shared, item, 0);
-  uint32_t next = item < early ? atomicAdd(a.carry.ticket, 1u) : none, stage = 0, phases = 0;
-  if (next < count) dt_carry_load<C>(a, shared, next, 1);
-  bool good = true, met = false;
-  for (; item < count; stage ^= 1) {
-    uint32_t after = none;
-    good = dt_carry_loaded<C>(a, shared, stage, phases >> stage & 1) && good;
-    phases ^= 1u << stage;
-    if (good && !met) good = met = dt_carry_gate(a);
-    if (good) {
-      dt_carry_store(a, a.carry.items[item], shared + C::SHARED_CARRY + stage * DT_ATTENTION_CARRY_BYTES);
-      if (next < early) after = atomicAdd(a.carry.ticket, 1u);
-      dt_bulk_wait_read<0>();
-      if (after < count) dt_carry_load<C>(a, shared, after, stage);
-      dt_bulk_wait<0>();
-      dt_carry_publish(a, a.carry.items[item]);
+/* One thread, with a stage of its own; one item is under way. A release waits for whatever is, of other CTAs too:
+ * threads in step would all store, and all wait, together. So every second CTA has two of them, in warps of their
+ * own, and they begin at different times; more would only wait longer for each other. Stays: carries also what is
+ * late, when it is due; else no more behind the first such item. */
+template <class C>
+DT_DEVICE void dt_attention_carry_run(const dt_attention_kernel &a, uint32_t shared, uint32_t stage, bool stays) {
+  const uint32_t from = shared + C::SHARED_CARRY + stage * DT_ATTENTION_CARRY_BYTES;
+  const uint32_t count = (uint32_t)a.carry.count, early = (uint32_t)a.carry.early;
+  uint32_t item, parity = 0;
+  uint64_t start = 0; /* of what is late */
+  bool met = false;
+  while ((item = atomicAdd(a.carry.ticket, 1u)) < count) {
+    if (item >= early) {
+      if (start == 0) start = dt_time_ns();
+      dt_carry_pace(a, start, item);
     }
-    item = next;
-    next = after;
-  }
-  const uint64_t start = dt_time_ns();
-  while (good && (item = atomicAdd(a.carry.ticket, 1u)) < count) {
-    dt_carry_pace(a, start, item);
     dt_carry_load<C>(a, shared, item, stage);
-    good = dt_carry_loaded<C>(a, shared, stage, phases >> stage & 1);
-    phases ^= 1u << stage;
-    dt_carry_store(a, a.carry.items[item], shared + C::SHARED_CARRY + stage * DT_ATTENTION_CARRY_BYTES);
+    bool good = dt_carry_loaded<C>(a, shared, stage, parity);
+    parity ^= 1;
+    if (good && !met) {
+      good = met = dt_carry_gate(a);
+      if (!stays) __nanosleep(1000 + blockIdx.x % 8 * 1000); /* not in step with the other */
+    }
+    if (!good) return;
+    dt_carry_store(a, a.carry.items[item], from);
     dt_bulk_wait<0>();
-    if (good) dt_carry_publish(a, a.carry.items[item]);
+    dt_carry_publish(a, a.carry.items[item]);
+    if (item >= early && !stays) return;
   }
 }
 

@@ -290,9 +290,9 @@ template <class C> DT_DEVICE void dt_attention_hand_over(dt_attention_consumer<C
   dt_attention_release(dt_attention_barriers<C>::sent_full(c.shared, c.group));
 }
 
-/* A tile's O and its rows' sums are complete. Last: of this CTA, which the sending warp gets only if there are pieces to
- * merge: there is nothing else behind which it could hide. Pieces are merged before the sending warp begins with the
- * tile, if it is not in a hurry: what that has under way holds up their loads. */
+/* A tile's O and its rows' sums are complete. Last: of this CTA, which the sending warp gets only if there are pieces
+ * to merge: there is nothing else behind which it could hide. Pieces are merged before the sending warp begins with
+ * the tile, if it is not in a hurry: what that has under way holds up their loads. */
 template <class C>
 DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_consumer<C> &c, uint32_t sequence,
                                    bool last) {
@@ -424,7 +424,13 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   if (warp >= 4 * C::GROUPS) {
     dt_registers_lower<C::REGISTERS_LOADER>();
     if constexpr (C::SENDS)
-      if (warp == 4 * C::GROUPS + 2 && a.paced) return dt_attention_send_run<C>(a, shared);
+      if (warp == 4 * C::GROUPS + 2) { /* what is early is carried before there are rows to send */
+        const bool carries = a.carry.count > 0 && blockIdx.x % DT_ATTENTION_CARRY_EVERY == 0;
+        if (carries && threadIdx.x % 32 == 0) dt_attention_carry_run<C>(a, shared, 1, false);
+        __syncwarp();
+        if (a.paced) dt_attention_send_run<C>(a, shared);
+        return;
+      }
     if (warp == 4 * C::GROUPS + 1 && a.carry.enters && blockIdx.x == 0) dt_ulysses_enter(a.carry.meet);
     if (threadIdx.x % 32 != 0) return;
     if (warp == 4 * C::GROUPS) {
@@ -434,7 +440,7 @@ __global__ void __launch_bounds__(C::THREADS, 1)
     }
     if (warp == 4 * C::GROUPS + 3) return dt_attention_load_values<C>(a, shared);
     if constexpr (C::CARRIES)
-      if (warp == 4 * C::GROUPS + 1 && a.carry.count > 0) dt_attention_carry_run<C>(a, shared);
+      if (warp == 4 * C::GROUPS + 1 && a.carry.count > 0) dt_attention_carry_run<C>(a, shared, 0, true);
   } else {
     dt_registers_raise<C::REGISTERS_CONSUMER>();
     dt_attention_consume<C>(a, shared);

@@ -25,8 +25,8 @@ DT_DEVICE uint64_t dt_time_ns() {
   return now;
 }
 
-/* Until `peer` has put `epoch` into a word of its slot; false: given up. Acquire: pairs with dt_release_sys of the peer.
- */
+/* Until `peer` has put `epoch` into a word of its slot; false: given up. Acquire: pairs with dt_release_sys of the
+ * peer. */
 DT_DEVICE bool dt_ulysses_await(const dt_ulysses_params &p, int32_t peer, const uint32_t *word, uint32_t epoch,
                                 uint32_t error) {
   if ((int32_t)(dt_acquire_sys(word) - epoch) >= 0) return true;
