@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/with" "$work/without"
 cp -r src include "$work/with"
 cp -r src include "$work/without"
-for header in tile_engine layer_roles pipeline; do
+for header in tile_engine layer_roles layer_carry pipeline; do
   sed -i '/^ *dt_stamp_[a-z]*(.*);$/d; s/return dt_stamp_stored([^;]*;/return;/' "$work/without/src/cuda/$header.cuh"
 done
 calls=$(cat "$work"/with/src/cuda/tile_engine.cuh "$work"/with/src/cuda/layer_roles.cuh | grep -c 'dt_stamp_')

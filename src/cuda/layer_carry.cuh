@@ -18,8 +18,8 @@
 
 enum {
   DT_CARRY_PART_BYTES = DT_CONSUMER_WARPS * DT_SLAB_BYTES / DT_CARRY_PARTS,
-  DT_CARRY_AHEAD = DT_CARRY_PARTS - 1, /* on their way in at most */
-  DT_CARRY_BEHIND = 4                  /* a piece is told of so many parts later, or when there are no more */
+  DT_CARRY_AHEAD = 2, /* on their way in at most, as many on their way out */
+  DT_CARRY_BEHIND = 4 /* a piece is told of so many parts later, or when there are no more */
 };
 
 /* Until all but the last `Left` of this thread's groups are written. */

@@ -77,8 +77,10 @@ DT_DEVICE void dt_dispatch_behind(const dt_tile_layer &layer, uint32_t shared) {
  * rows of this one are there (pairs with dt_await_sent). One thread. The fence covers what the CTA's other warps
  * stored, since the thread has waited for them; the add passes that on to whoever adds last. */
 DT_DEVICE void dt_publish_sent(const dt_tile_layer &layer, uint32_t share) {
-  if (!layer.signals || dt_layer_failed(layer) || share == 0) return;
+  if (!layer.signals || share == 0) return;
+  const bool failed = dt_layer_failed(layer);
   dt_fence_sys();
+  if (failed) return;
   if (dt_add_acq_rel(&layer.state->passed, share) + share == layer.state->passed_target) dt_tell_sent(layer);
 }
 

@@ -11,9 +11,6 @@ enum { DT_SEND_THREADS = 768, DT_SEND_WARPS = DT_SEND_THREADS / 32, DT_SEND_TOKE
 DT_DEVICE void dt_tell_planned(const dt_tile_layer &layer) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(&layer.state->planned), "r"(layer.state->epoch) : "memory");
 }
-DT_DEVICE void dt_store_relaxed_sys(uint32_t *word, uint32_t value) {
-  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
-}
 
 /* Where rank `to` looks for the source of a slot's row: expert `id` of its, this epoch. */
 DT_DEVICE uint32_t *dt_source_of(const dt_tile_layer &layer, int32_t to, int32_t id, int64_t slot) {

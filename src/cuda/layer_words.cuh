@@ -9,6 +9,9 @@
 DT_DEVICE void dt_release_add_sys(uint32_t *counter, uint32_t value) {
   asm volatile("fence.acq_rel.sys;\n\tred.release.sys.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
+DT_DEVICE void dt_store_relaxed_sys(uint32_t *word, uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
 /* 16 bytes that are read once. */
 DT_DEVICE uint4 dt_load_row(const uint4 *from) {
   uint4 v;
@@ -64,8 +67,9 @@ DT_DEVICE void dt_dispatch_done(const dt_tile_layer &layer, int32_t peer, int32_
 }
 /* Tells every rank that its combine buffer holds all rows of this one. One thread, which has acquired them. */
 DT_DEVICE void dt_tell_sent(const dt_tile_layer &layer) {
-  dt_fence_sys();
-  for (int32_t r = 0; r < layer.ranks; r++) dt_release_sys(&layer.peer_slot[r]->sent, layer.state->epoch);
+  const uint32_t epoch = layer.state->epoch;
+  dt_fence_sys(); /* once: with the stores behind it a release for every rank */
+  for (int32_t r = 0; r < layer.ranks; r++) dt_store_relaxed_sys(&layer.peer_slot[r]->sent, epoch);
 }
 
 #endif

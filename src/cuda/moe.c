@@ -117,10 +117,11 @@ dt_status dt_cuda_moe_queue(dt_cuda_moe *m, const dt_cuda_moe_input *input, cuda
   dt_tile_layer *layer = &m->layer;
   dt_cuda_moe_take_input(&m->plan, input);
   layer->waits = layer->signals = 1;
+  const int head = head_of(m);
   dt_status status = dt_cuda_moe_mark(m, DT_MARK_BEGIN, stream);
-  if (!status) status = launch_plan(m, head_of(m), stream);
+  if (!status) status = launch_plan(m, head, stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_PLANNED, stream);
-  if (!status) status = launch_dispatch(m, in_turn(m), stream);
+  if (!status && (head > 0 || layer->dedup)) status = launch_dispatch(m, in_turn(m), stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_DISPATCHED, stream);
   if (!status) status = launch_tiles(m, m->plan.staged, 0, stream);
   if (!status) status = dt_cuda_moe_mark(m, DT_MARK_TILED, stream);

@@ -7,13 +7,11 @@ enum { DT_COUNT_THREADS_MAX = 1024 };
 /* This rank's counts to every rank, by one block that has acquired them. Release: pairs with dt_await_counts; it also
  * says that this rank has reduced the layer before, so that its memory may be written again. */
 DT_DEVICE void dt_publish_counts(const dt_moe_plan &p) {
-  __shared__ uint32_t failed;
-  if (threadIdx.x == 0) {
-    if (p.state->slot_error) dt_layer_fail(p, DT_LAYER_ERROR_INPUT, -1, 0, 0);
-    failed = dt_layer_failed(p);
+  const uint32_t wrong = dt_load_volatile(&p.state->slot_error);
+  if (dt_layer_failed(p) || wrong) { /* all threads see the same: nobody else of this rank is at work */
+    if (threadIdx.x == 0 && wrong) dt_layer_fail(p, DT_LAYER_ERROR_INPUT, -1, 0, 0);
+    return;
   }
-  __syncthreads();
-  if (failed) return;
   const uint32_t epoch = p.state->epoch + 1;
   const int32_t g = p.ranks * p.experts;
   for (int32_t i = (int32_t)threadIdx.x; i < g * p.ranks; i += (int32_t)blockDim.x) {
@@ -23,8 +21,7 @@ DT_DEVICE void dt_publish_counts(const dt_moe_plan &p) {
   }
   __syncthreads();
   if (threadIdx.x < p.ranks) {
-    dt_fence_sys();
-    dt_release_sys(&p.peer_slot[threadIdx.x]->counted, epoch);
+    dt_release_sys(&p.peer_slot[threadIdx.x]->counted, epoch); /* of all that the block has stored: it met before */
   }
   if (threadIdx.x == 0) {
     p.state->input = p.input;

@@ -17,21 +17,25 @@ DT_DEVICE int32_t *dt_counts_of(const dt_moe_plan &p, int32_t *window, uint32_t 
   return window + ((int64_t)(epoch & 1) * p.ranks + rank) * p.ranks * p.experts;
 }
 
-/* Until every rank's counts of this epoch are here. Whole block. Acquire: pairs with dt_publish_counts. */
-DT_DEVICE void dt_await_counts(const dt_moe_plan &p, uint32_t epoch) {
+/* Until every rank's counts of this epoch are here. Whole block. Acquire: pairs with dt_publish_counts. False: somebody
+ * gave up. */
+DT_DEVICE bool dt_await_counts(const dt_moe_plan &p, uint32_t epoch) {
+  bool good = true;
   if ((int32_t)threadIdx.x < p.ranks) {
     const uint32_t start = dt_time_us();
-    for (;;) {
-      const uint32_t seen = dt_acquire_sys(&p.slots[threadIdx.x].counted);
-      if ((int32_t)(seen - epoch) >= 0 || dt_layer_failed(p)) break;
+    while (good && (int32_t)(dt_acquire_sys(&p.slots[threadIdx.x].counted) - epoch) < 0) {
       const uint32_t waited = dt_time_us() - start;
       if (waited > p.timeout_us)
-        dt_layer_fail(p, DT_LAYER_ERROR_COUNTS, (int32_t)threadIdx.x, epoch, seen);
+        dt_layer_fail(p, DT_LAYER_ERROR_COUNTS, (int32_t)threadIdx.x, epoch,
+                      dt_load_volatile(&p.slots[threadIdx.x].counted));
       else if (waited > 20)
         dt_layer_watch_peers(p);
+      good = !dt_layer_failed(p);
     }
+  } else if (threadIdx.x == blockDim.x - 1) {
+    good = !dt_layer_failed(p);
   }
-  __syncthreads();
+  return __syncthreads_and(good);
 }
 
 /* What the engine and the copies start from; one thread of all. */
@@ -120,12 +124,10 @@ DT_DEVICE void dt_make_table(const dt_moe_plan &p, int32_t *memory) {
   const uint32_t epoch = p.state->epoch;
   const dt_team team = dt_team_here(block, blocks);
   const dt_moe_scratch s = dt_moe_scratch_at(&p, memory);
-  if (!p.tiles_only) dt_await_counts(p, epoch);
+  const bool good =
+      p.tiles_only ? !__syncthreads_or(threadIdx.x == 0 && dt_layer_failed(p)) : dt_await_counts(p, epoch);
   dt_grid_launch(); /* not before the ranks have met: what comes next keeps multiprocessors */
-  __shared__ uint32_t failed;
-  if (threadIdx.x == 0) failed = dt_layer_failed(p);
-  __syncthreads();
-  if (failed) return;
+  if (!good) return;
   dt_moe_sources(&p, &s, &team, dt_counts_of(p, p.counts, epoch, 0));
 #define DT_RUN(phase)                                                                                                  \
   __syncthreads();                                                                                                     \
