@@ -97,9 +97,10 @@ template <int Chunk> DT_DEVICE void dt_fill_turned(const uint32_t (&packed)[64],
     dt_store_transposed(to + 512 * j, p[0], p[1], p[2], p[3]);
   }
 }
-/* Sends such a slab out: rows 64 * chunk and on. One thread. */
+/* Sends such a slab out: rows 64 * chunk and on, if there are any. One thread. */
 DT_DEVICE void dt_send_turned(const dt_tile_gemm &gemm, const dt_pending &pending, uint32_t chunk, uint32_t slab) {
   const int32_t rows = (int32_t)(pending.to >> 32 & 255) - 64 * (int32_t)chunk, skip = 64 - min(rows, 64);
+  if (rows <= 0) return;
   dt_tensor_store_3d(&gemm.owners[DT_TURNED_OUT], pending.column, skip,
                      (int32_t)pending.to + 64 * (int32_t)chunk + 64 - skip, slab);
 }
@@ -114,12 +115,6 @@ DT_DEVICE void dt_send_slab(const CUtensorMap *map, const dt_pending &pending, u
 template <int Stores> DT_DEVICE bool dt_is_turned(const dt_pending &pending) {
   return Stores == DT_STORES_SPLIT ? (pending.to >> 62 & 1) != 0 : pending.to >> 62 == 3;
 }
-/* Rows of a turned tile, and of one of its slabs. */
-template <int Stores> DT_DEVICE uint32_t dt_turned_height(const dt_pending &pending) {
-  return (uint32_t)(pending.to >> (Stores == DT_STORES_SPLIT ? 48 : 32) & 255);
-}
-template <int Stores>
-constexpr uint32_t dt_turned_slab = Stores == DT_STORES_SPLIT ? DT_SPLIT_TURNED_SLAB : DT_SPLIT_TURNED_BOX;
 
 DT_DEVICE float dt_activate(const dt_tile_layer &layer, float gate, float up) {
   const float clamped = fminf(gate, layer.limit);
@@ -241,12 +236,9 @@ DT_DEVICE void dt_store_step(const dt_tile_gemm &gemm, dt_pending &pending, uint
       break;
     }
   }
-  /* A narrow tile has two slabs' columns, a turned one a slab for so many rows: what is put into the next slab stays
-   * there. */
-  if (turned)
-    pending.step = dt_turned_slab<Stores> * step >= dt_turned_height<Stores>(pending) ? DT_STORE_STEPS : step + 1;
-  else
-    pending.step = step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
+  /* A narrow tile has two slabs' columns: what is put into the next slab stays there. A turned one takes all steps, also
+   * where it has no rows for the last slab: its third slab must have been read before the next tile fills it. */
+  pending.step = step == 2 && (pending.column & 1) ? DT_STORE_STEPS : step + 1;
   dt_stamp_sent(shared, pending.step == DT_STORE_STEPS);
 }
 

@@ -8,7 +8,7 @@
  *
  * A piece, 0: none: bit 63, where it stands from bit 56, the slab's row at which it begins from bit 42, the owner's
  * view from bit 39, the box's coordinates there: from bit 32 the row within it, and the row that it ends at. All lanes
- * of a turned tile have bit 62, and its rows from bit 48.
+ * of a turned tile have bit 62.
  */
 #ifndef DT_CUDA_TILE_SPLIT_H
 #define DT_CUDA_TILE_SPLIT_H
@@ -62,7 +62,7 @@ DT_PHASE int32_t dt_turned_piece(int32_t lane, int32_t rows, int32_t meet) {
 /* That piece; target: of that row. */
 DT_PHASE uint64_t dt_turned_target(int32_t lane, uint64_t target, int32_t rows, int32_t meet) {
   const int32_t at = dt_turned_piece(lane, rows, meet), begin = lane / 2 * DT_SPLIT_TURNED_SLAB;
-  const uint64_t all = (uint64_t)1 << 62 | (uint64_t)(uint32_t)rows << 48;
+  const uint64_t all = (uint64_t)1 << 62;
   if (at < 0) return all;
   const int32_t end = begin + dt_min32(rows - begin, DT_SPLIT_TURNED_SLAB);
   const int32_t until = at == begin && meet > begin && meet < end ? meet : end;
