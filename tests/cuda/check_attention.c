@@ -8,9 +8,11 @@
 
 #include <cuda_runtime_api.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/random.h"
 #include "cuda/attention.h"
@@ -237,29 +239,68 @@ static void count_strays(const setting *s, int64_t *touched, int64_t *missing) {
   }
 }
 
-/* Whole where that is cheap, else rows at the edges of runs and tiles and random ones. NaN never passes. */
-static double worst_error(const setting *s, int64_t *worst_row, int32_t *worst_head) {
+typedef struct sample {
+  int64_t row;
+  int32_t head;
+  double error;
+} sample;
+
+/* Every row where that is cheap, else rows at the edges of runs and tiles and random ones. */
+static sample *choose(const setting *s, int64_t *count) {
   const problem *p = s->p;
-  double worst = 0;
   const double cost = (double)p->tokens * (double)p->heads * (double)p->kv_tokens * p->head_dim;
   const int whole = cost < 3e8;
-  const int64_t count = whole ? p->tokens * p->heads : SAMPLES;
+  *count = whole ? p->tokens * p->heads : SAMPLES;
+  sample *samples = calloc((size_t)*count + 1, sizeof *samples);
   dt_random random = {99};
-  for (int64_t n = 0; n < count; n++) {
-    int64_t i = n / p->heads;
-    int32_t h = (int32_t)(n % p->heads);
-    if (!whole) {
-      h = (int32_t)dt_random_below(&random, (uint64_t)p->heads);
-      i = (int64_t)dt_random_below(&random, (uint64_t)p->tokens);
-      if (n < 2) i = n * (p->tokens - 1);
-      if (n >= 2 && n < 2 + p->runs) i = s->attention.owners[n - 2].first;
-    }
-    const double error = row_error(s, i, h);
-    if (error <= worst) continue;
-    worst = error;
-    *worst_row = i;
-    *worst_head = h;
+  for (int64_t n = 0; n < *count; n++) {
+    samples[n] = (sample){.row = n / p->heads, .head = (int32_t)(n % p->heads)};
+    if (whole) continue;
+    samples[n].head = (int32_t)dt_random_below(&random, (uint64_t)p->heads);
+    samples[n].row = (int64_t)dt_random_below(&random, (uint64_t)p->tokens);
+    if (n < 2) samples[n].row = n * (p->tokens - 1);
+    if (n >= 2 && n < 2 + p->runs) samples[n].row = s->attention.owners[n - 2].first;
   }
+  return samples;
+}
+
+/* Some of the samples: float64 on one processor would take most of the check's time. */
+typedef struct share {
+  pthread_t thread;
+  const setting *s;
+  sample *samples;
+  int64_t first, count, step;
+} share;
+
+static void *compare_share(void *context) {
+  const share *part = context;
+  for (int64_t n = part->first; n < part->count; n += part->step)
+    part->samples[n].error = row_error(part->s, part->samples[n].row, part->samples[n].head);
+  return NULL;
+}
+
+/* The worst of them; NaN is. */
+static double worst_error(const setting *s, int64_t *worst_row, int32_t *worst_head) {
+  enum { THREADS_MOST = 16 };
+  const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  const int threads = processors < 1 ? 1 : processors > THREADS_MOST ? THREADS_MOST : (int)processors;
+  share shares[THREADS_MOST];
+  int64_t count;
+  sample *samples = choose(s, &count);
+  for (int t = 0; t < threads; t++) {
+    shares[t] = (share){.s = s, .samples = samples, .first = t, .count = count, .step = threads};
+    if (t > 0) pthread_create(&shares[t].thread, NULL, compare_share, &shares[t]);
+  }
+  compare_share(&shares[0]);
+  for (int t = 1; t < threads; t++) pthread_join(shares[t].thread, NULL);
+  double worst = 0;
+  for (int64_t n = 0; n < count && !isnan(worst); n++) {
+    if (samples[n].error <= worst) continue;
+    worst = samples[n].error;
+    *worst_row = samples[n].row;
+    *worst_head = samples[n].head;
+  }
+  free(samples);
   return worst;
 }
 
