@@ -122,8 +122,8 @@ typedef struct dt_layer_costs {
   double warp_bytes_per_s;       /* a warp that dispatches beside tiles, */
   double quiet_warp_bytes_per_s; /* and while none runs */
   double piece_s;                /* before the first row of a piece */
-  /* A warp's row takes so much longer where tiles want all of memory's rate, and behind a full link; tiles do while all
-   * such warps copy, and again with a full link. */
+  /* A warp's row takes so much longer where memory is at its rate, and behind a full link; tiles do while all such
+   * warps copy, and again while all of them wait for the link. */
   double crowd_ratio, shadow_ratio, beside_ratio, beside_full_ratio;
   double copy_warps;                      /* of them, a multiprocessor */
   double expand_bytes_per_s;              /* dedup: a warp beside tiles, inside the GPU */

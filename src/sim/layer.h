@@ -79,11 +79,11 @@ typedef struct layer_flow {
 } layer_flow;
 
 typedef struct layer_link {
-  double empty;           /* when it will have sent all it was given */
-  double served, updated; /* bytes of each weight, until when */
-  double weight;          /* of all that wait */
-  layer_flow *flows;      /* a heap by end */
-  int32_t waiting, room, schedules;
+  double empty;                             /* when it will have sent all it was given */
+  double served, updated;                   /* bytes of each weight, until when */
+  double weight;                            /* of all that wait */
+  layer_flow *flows;                        /* a heap by end */
+  int32_t waiting, copies, room, schedules; /* copies: of those that wait */
 } layer_link;
 
 typedef struct layer_rank {

@@ -7,6 +7,9 @@
 
 enum { COPY_BYTES = 16384 };
 
+/* A piece is told of when so much behind it has left, or there is no more (layer_carry.cuh). */
+static const double behind_bytes = 16384.0;
+
 /* Copies take longer where memory is at its rate, hardly before; shares of a full link differ by so much on either
  * side: stamps (docs/notes/model.md). */
 static const double crowd_power = 20.0, share_spread = 0.25;
@@ -114,10 +117,13 @@ void layer_copy_next(layer_world *world, int32_t self, int32_t index, int32_t co
 void layer_copied(layer_world *world, int32_t self, const layer_flow *flow, double done, double visible) {
   const layer_piece *piece = &world->rank[self].pieces[flow->piece];
   const double there = piece->peer == self ? visible : fmax(visible, done + world->costs->link_latency_s);
+  const layer_rank *rank = &world->rank[self];
+  const double told = rank->next_piece < rank->piece_count ? behind_bytes / warp_rate(world->costs, rank) : 0.0;
   if (flow->copied >= piece->rows)
-    layer_push(world,
-               (layer_event){
-                   .at = there, .kind = LAYER_ARRIVED, .rank = piece->peer, .index = piece->band, .rows = piece->rows});
+    layer_push(
+        world,
+        (layer_event){
+            .at = there + told, .kind = LAYER_ARRIVED, .rank = piece->peer, .index = piece->band, .rows = piece->rows});
   layer_push(world,
              (layer_event){.at = done, .kind = LAYER_COPIED, .rank = self, .index = flow->piece, .rows = flow->copied});
 }

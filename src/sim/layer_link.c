@@ -35,6 +35,7 @@ static void push_flow(layer_world *world, layer_link *link, layer_flow flow) {
     link->room = room;
   }
   link->weight += flow.weight;
+  link->copies += flow.cluster < 0;
   int32_t at = link->waiting++;
   for (; at > 0 && flow.end < link->flows[(at - 1) / 2].end; at = (at - 1) / 2)
     link->flows[at] = link->flows[(at - 1) / 2];
@@ -53,6 +54,7 @@ static layer_flow pop_flow(layer_link *link) {
     at = child;
   }
   link->flows[at] = last;
+  link->copies -= first.cluster < 0;
   link->weight = link->waiting > 0 ? link->weight - first.weight : 0.0;
   return first;
 }

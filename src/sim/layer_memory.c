@@ -122,8 +122,7 @@ void layer_rates(layer_world *world, layer_rank *rank) {
   const double fewer = 1.0 - world->costs->together_ratio * (1.0 - rank->busy);
   const double warps = 2.0 * world->costs->copy_warps * world->clusters;
   const double beside =
-      1.0 + rank->copying / warps *
-                (world->costs->beside_ratio + world->costs->beside_full_ratio * layer_fill(world, &rank->link));
+      1.0 + (rank->copying * world->costs->beside_ratio + rank->link.copies * world->costs->beside_full_ratio) / warps;
   double waits_before = 0.0, slower = 1.0; /* of the cluster before: most wait alike, and powers take long */
   for (int32_t i = 0; i < world->clusters; i++) {
     layer_cluster *c = &rank->cluster[i];
