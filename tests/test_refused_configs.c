@@ -184,8 +184,9 @@ static void router_arguments(void **state) {
   } cases[] = {
       {0, 0, 8, 2, 4, "ranks: 0; 1 to 64 allowed"},
       {0, 65, 65, 2, 4, "ranks: 65; 1 to 64 allowed"},
-      {0, 2, 7, 2, 4, "experts: 7; a multiple of the 2 ranks"},
-      {0, 2, 0, 2, 4, "experts: 0; a multiple of the 2 ranks"},
+      {0, 2, 7, 2, 4, "experts: 7; a multiple of the 2 ranks up to 2^20"},
+      {0, 2, 0, 2, 4, "experts: 0; a multiple of the 2 ranks up to 2^20"},
+      {0, 2, INT32_MAX - 1, 2, 4, "experts: 2147483646; a multiple of the 2 ranks up to 2^20"},
       {0, 2, 8, 9, 4, "top_k: 9; 1 to 8 allowed"},
       {DT_MOE_ROUTER_CROSSED, 2, 8, 5, 4, "top_k: 5; 1 to 4 allowed"},
       {0, 2, 8, 2, -1, "tokens: -1; 0 to 2^24 allowed"},

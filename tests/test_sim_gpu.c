@@ -441,11 +441,39 @@ static void test_refused(void **state) {
   REFUSED(DT_ERR_ARGUMENT, "dedup", l.model.dedup = 2);
   REFUSED(DT_ERR_ARGUMENT, "counts[3]", l.counts[3] = -1);
   REFUSED(DT_ERR_ARGUMENT, "tokens[1]", l.tokens[1] = -1);
+  REFUSED(DT_ERR_ARGUMENT, "tokens[1]: 4294967297; 0 to 2^32", l.tokens[1] = ((int64_t)1 << 32) + 1);
+  const int64_t rows[RANKS * RANKS] = {0, -1};
+  REFUSED(DT_ERR_ARGUMENT, "dispatch_rows[1]", l.model.dispatch_rows = rows);
   REFUSED(DT_ERR_ARGUMENT, "cache_bytes", l.costs.cache_bytes = 0);
   REFUSED(DT_ERR_ARGUMENT, "sim_layer_plan_s", l.costs.plan_s = NAN);
+  REFUSED(DT_ERR_ARGUMENT, "sim_layer_least_ratio: 1e+09; 0 to 1000", l.costs.least_ratio = 1e9);
+  REFUSED(DT_ERR_ARGUMENT, "quiet_warp_bytes_per_s", l.costs.quiet_warp_bytes_per_s = 5e-324);
   REFUSED(DT_ERR_UNSUPPORTED, "schedule", o.schedule = (dt_schedule)9);
   REFUSED(DT_ERR_ARGUMENT, "consumers", o.schedule = DT_SCHEDULE_SIGNAL; o.consumers = 3);
   REFUSED(DT_ERR_ARGUMENT, "raster_bands", o.raster_bands = 3);
+}
+
+/* Costs at the ends of what is allowed: a price is a number, and comes in time. */
+static void test_extremes(void **state) {
+  (void)state;
+  static const double values[] = {0, 1e-12, 1e3, 1e18};
+  layer l;
+  start_layer(2048, 768, 8, 2, &l);
+  for (int i = 0; i < RANKS * 8; i++) l.counts[i] = 20 * i;
+  for (int r = 0; r < RANKS; r++) l.tokens[r] = 500;
+  int priced = 0;
+  for (size_t field = 0; field < sizeof l.costs / sizeof(double); field++)
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+      dt_layer_costs costs = l.costs;
+      dt_layer_answer answer;
+      memcpy((double *)(void *)&costs + field, &values[i], sizeof values[i]);
+      l.model.dedup = field % 2;
+      const dt_status status = dt_layer_price(&l.model, &costs, &orders[i + 1], 1, &answer);
+      if (status == DT_OK) assert_true(isfinite(answer.total_s) && answer.total_s > 0);
+      if (status != DT_OK) assert_int_equal(status, DT_ERR_ARGUMENT);
+      priced += status == DT_OK;
+    }
+  assert_true(priced > 50);
 }
 
 /* A constant of the platform replaces what the source has. */
@@ -526,8 +554,8 @@ int main(void) {
       cmocka_unit_test(test_together),        cmocka_unit_test(test_prototype_orders),
       cmocka_unit_test(test_dedup),           cmocka_unit_test(test_edges),
       cmocka_unit_test(test_choice),          cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_overridden),      cmocka_unit_test(test_piggyback),
-      cmocka_unit_test(test_key_tile),
+      cmocka_unit_test(test_extremes),        cmocka_unit_test(test_overridden),
+      cmocka_unit_test(test_piggyback),       cmocka_unit_test(test_key_tile),
   };
   return cmocka_run_group_tests(tests, load_platform, free_platform);
 }

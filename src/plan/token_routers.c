@@ -92,8 +92,8 @@ static void fill_weights(dt_random *random, int64_t tokens, int32_t top_k, float
 
 static dt_status check(dt_moe_router router, int32_t ranks, int32_t experts, int32_t top_k, int64_t tokens) {
   if (ranks < 1 || ranks > 64) return dt_fail(DT_ERR_ARGUMENT, "ranks: %d; 1 to 64 allowed", ranks);
-  if (experts < 1 || experts % ranks)
-    return dt_fail(DT_ERR_ARGUMENT, "experts: %d; a multiple of the %d ranks", experts, ranks);
+  if (experts < 1 || experts > 1 << 20 || experts % ranks)
+    return dt_fail(DT_ERR_ARGUMENT, "experts: %d; a multiple of the %d ranks up to 2^20", experts, ranks);
   const int32_t reach = router == DT_MOE_ROUTER_CROSSED ? experts / ranks : experts;
   if (top_k < 1 || top_k > reach || top_k > 64)
     return dt_fail(DT_ERR_ARGUMENT, "top_k: %d; 1 to %d allowed", top_k, reach < 64 ? reach : 64);

@@ -7,6 +7,7 @@
 #include "core/error.h"
 
 enum { RANKS_MAX = 64 };
+static const int64_t tokens_max = (int64_t)1 << 32;
 
 /* Clock over power: so many times the power for a clock of twice. Only where power is left. */
 static const double clock_power = 2.5;
@@ -309,8 +310,12 @@ static dt_status check(const dt_layer_model *m) {
     if (m->counts[i] < 0 || m->counts[i] > 1 << 26)
       return dt_fail(DT_ERR_ARGUMENT, "counts[%lld]: %d; 0 to 2^26 is allowed", (long long)i, m->counts[i]);
   for (int32_t r = 0; r < m->ranks; r++)
-    if (m->tokens[r] < 0)
-      return dt_fail(DT_ERR_ARGUMENT, "tokens[%d]: %lld; 0 or more is allowed", r, (long long)m->tokens[r]);
+    if (m->tokens[r] < 0 || m->tokens[r] > tokens_max)
+      return dt_fail(DT_ERR_ARGUMENT, "tokens[%d]: %lld; 0 to 2^32 is allowed", r, (long long)m->tokens[r]);
+  for (int32_t i = 0; m->dispatch_rows && i < m->ranks * m->ranks; i++)
+    if (m->dispatch_rows[i] < 0 || m->dispatch_rows[i] > tokens_max)
+      return dt_fail(DT_ERR_ARGUMENT, "dispatch_rows[%d]: %lld; 0 to 2^32 is allowed", i,
+                     (long long)m->dispatch_rows[i]);
   return DT_OK;
 }
 

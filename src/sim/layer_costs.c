@@ -1,6 +1,8 @@
 /* What a layer on GPUs costs, by a platform file. */
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "layer.h"
@@ -124,13 +126,21 @@ dt_status dt_layer_costs_from_platform(const dt_platform *platform, int64_t hidd
   return status;
 }
 
+/* Beyond any machine, and near enough to one that no time is lost beside another: the price would wait for ever. */
+static bool is_size(const char *name) {
+  return strstr(name, "_s_per_byte") == NULL && (strstr(name, "_bytes") != NULL || strstr(name, "_count") != NULL);
+}
+static double most_of(const char *name) {
+  return is_size(name) ? 1e18 : 1e3;
+}
+
 dt_status dt_layer_costs_check(const dt_layer_costs *costs) {
   if (costs == NULL) return dt_fail(DT_ERR_ARGUMENT, "costs: NULL; needed");
   dt_layer_costs copy = *costs;
   for (size_t i = 0; i < FIELDS; i++) {
     const double value = *field_of(&copy, i);
-    if (!(value >= 0.0) || !isfinite(value))
-      return dt_fail(DT_ERR_ARGUMENT, "%s: %g; a finite number >= 0 is allowed", fields[i].name, value);
+    if (!(value >= 0.0 && value <= most_of(fields[i].name)))
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %g; 0 to %g is allowed", fields[i].name, value, most_of(fields[i].name));
   }
   const struct {
     const char *name;
@@ -146,13 +156,16 @@ dt_status dt_layer_costs_check(const dt_layer_costs *costs) {
                {"copy_bytes_per_s", costs->copy_bytes_per_s},
                {"warp_bytes_per_s", costs->warp_bytes_per_s},
                {"quiet_warp_bytes_per_s", costs->quiet_warp_bytes_per_s},
-               {"copy_warps", costs->copy_warps},
                {"expand_bytes_per_s", costs->expand_bytes_per_s},
                {"sm_bytes_per_s", costs->sm_bytes_per_s},
                {"reduce_bytes_per_s", costs->reduce_bytes_per_s},
                {"consumer_bytes_per_s", costs->consumer_bytes_per_s}};
-  for (size_t i = 0; i < sizeof above / sizeof *above; i++)
-    if (above[i].value <= 0.0)
-      return dt_fail(DT_ERR_ARGUMENT, "%s: %g; a number above 0 is allowed", above[i].name, above[i].value);
+  for (size_t i = 0; i < sizeof above / sizeof *above; i++) {
+    const double least = is_size(above[i].name) ? 1.0 : 1e-12;
+    if (above[i].value < least)
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %g; %g or more is allowed", above[i].name, above[i].value, least);
+  }
+  if (!(costs->copy_warps >= 0.5 && costs->copy_warps <= 64.0)) /* a warp of a cluster; those of a multiprocessor */
+    return dt_fail(DT_ERR_ARGUMENT, "copy_warps: %g; 0.5 to 64 is allowed", costs->copy_warps);
   return DT_OK;
 }

@@ -1,5 +1,6 @@
 /* A rank's link: a buffer of limited capacity that drains at the link's rate. What finds it full waits, and all that
  * wait share the rate: the mean over producers of equation (2'), not first come, first served. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -108,7 +109,10 @@ void layer_accept(layer_world *world, int32_t self, int32_t number) {
   layer_link *link = &world->rank[self].link;
   if (number != link->schedules) return; /* flows came since */
   advance_link(world, link);
-  const double served = link->served + 1e-3;
+  /* Done to a thousandth of a byte, or to what passes in the least time that the clock can tell: it would stand. */
+  const double least =
+      link->waiting ? 4.0 * DBL_EPSILON * world->now * world->costs->link_bytes_per_s / link->weight : 0;
+  const double served = link->served + layer_more(1e-3, least);
   while (link->waiting > 0 && link->flows[0].end <= served) {
     const layer_flow flow = pop_flow(link);
     accept(world, self, &flow);
