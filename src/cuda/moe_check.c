@@ -11,12 +11,10 @@ dt_status dt_cuda_moe_read_state(dt_cuda_moe *m, cudaStream_t stream, dt_layer_s
 }
 
 dt_status dt_cuda_moe_check(dt_cuda_moe *m, void *stream) {
-  static const char *const pipe[] = {[DT_TILE_ERROR_FULL] = "operands",
-                                     [DT_TILE_ERROR_EMPTY] = "a free stage",
-                                     [DT_TILE_ERROR_TICKET] = "a ticket",
-                                     [DT_TILE_ERROR_SLOT] = "a free ticket slot",
-                                     [DT_TILE_ERROR_DONE] = "a tile's stores",
-                                     [DT_TILE_ERROR_COPY] = "a row to dispatch"};
+  static const char *const pipe[] = {
+      [DT_TILE_ERROR_FULL] = "operands",        [DT_TILE_ERROR_EMPTY] = "a free stage",
+      [DT_TILE_ERROR_TICKET] = "a ticket",      [DT_TILE_ERROR_SLOT] = "a free ticket slot",
+      [DT_TILE_ERROR_DONE] = "a tile's stores", [DT_TILE_ERROR_COPY] = "a row to dispatch"};
   dt_layer_state s;
   dt_status status = dt_cuda_moe_read_state(m, stream, &s);
   if (status) return status;
