@@ -49,7 +49,7 @@ static const problem problems[] = {{2, 2, 256, 64, 1, DT_ROUTER_BALANCED, ROUTED
                                    {2, 4096, 2048, 256, 4, DT_ROUTER_BALANCED, ROUTED, 16, 2, 0},
                                    {2, 4096, 2048, 768, 64, DT_ROUTER_STRESS, ROUTED, 24, 1, 1},
                                    {2, 8192, 8192, 512, 8, DT_ROUTER_CROSSED, ROUTED, 16, 1, 1},
-                                   /* of cases.md: 5, 6, 8, 9 */
+                                   /* of docs/testing.md: 5, 6, 8, 9 */
                                    {2, 1634, 2048, 768, 6, DT_ROUTER_BALANCED, UNEVEN, 8, 1, 0},
                                    {2, 700, 512, 128, 4, DT_ROUTER_BALANCED, SILENT, 4, 1, 0},
                                    {2, 700, 512, 128, 4, DT_ROUTER_BALANCED, ONE_EXPERT, 4, 3, 0},
