@@ -48,8 +48,9 @@ typedef struct dt_cuda_attention {
   uint32_t arrived_target; /* compared by difference, has reached the target */
   const uint32_t *arrived_target_from; /* NULL, or device memory that holds the target instead (graph replays) */
   int32_t arrived_gates_stores;        /* 1: operands are there; head 0's word is waited for before rows are stored */
-  /* Not causal, head_dim 64 and 128. Of lead_heads heads at a time, 1 if that is 0, the tiles that begin in the first lead_rows rows come
-   * before the others, head by head; below 0: those that begin in the last -lead_rows rows; 0: each head's in order. */
+  /* Not causal, head_dim 64 and 128. Of lead_heads heads at a time, 1 if that is 0, the tiles that begin in the first
+   * lead_rows rows come before the others, head by head; below 0: those that begin in the last -lead_rows rows; 0: each
+   * head's in order. */
   int64_t lead_rows;
   int32_t lead_heads;
   int32_t paced;    /* 1: rows of runs that are away are stored as the link takes them; head_dim 256: as if 0 */

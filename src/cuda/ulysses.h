@@ -41,7 +41,7 @@ struct dt_ulysses {
   size_t workspace_bytes, device_bytes;
   dt_ulysses_moves in_few, in_all, out; /* few: blocks that have multiprocessors of their own beside the attention */
   dt_ulysses_moves carried;
-  int32_t carried_early;             /* of its items; the others are paced, one each carried_ns */
+  int32_t carried_early; /* of its items; the others are paced, one each carried_ns */
   uint32_t carried_ns;
   CUtensorMap *carried_to;           /* device: move_in.to */
   dt_ulysses_move move_in, move_out; /* maps and parameters; items are set at the launch */
