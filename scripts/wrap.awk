@@ -19,7 +19,13 @@ function take(text,  i, n, found) {
     else words[++count] = found[i]
 }
 /^$/ || /^[#|<!]/ || /^    / { flush(); print; next }
-/^- / { flush(); lead = "- "; hang = "  "; take(substr($0, 3)); next }
+/^(-|[0-9]+\.) / {
+  flush()
+  lead = substr($0, 1, index($0, " "))
+  hang = substr("      ", 1, length(lead))
+  take(substr($0, length(lead) + 1))
+  next
+}
 count == 0 { lead = hang = "" }
 { take($0) }
 END { flush() }
