@@ -145,8 +145,8 @@ table() { # jq program that prints lines
   echo
   echo "Tiles: 128 rows by 256 columns, of the GEMMs of all ranks, short ones included; what aligned has more of is" \
     "padding's."
-  echo "balanced needs no padding: what differs there is the clock of the cards, on which all of packed ran before all" \
-    "of aligned."
+  echo "balanced needs no padding: what differs there is the clock of the cards, on which all of packed ran before" \
+    "all of aligned."
   echo
   table '
     def tiles: if .tiles then .tiles | add else "-" end;
@@ -157,7 +157,8 @@ table() { # jq program that prints lines
      ([.[] | select(.layout == "packed")][0]) as $p | ([.[] | select(.layout == "aligned")][0]) as $a |
        select($p and $a) |
      "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \($a.padded_rows | add) | " +
-       "\($p | tiles) | \($a | tiles) | \($p | of("gemm") | us) | \($a | of("gemm") | us) | \($p | of("signal") | us) | \($a | of("signal") | us) | " +
+       "\($p | tiles) | \($a | tiles) | \($p | of("gemm") | us) | \($a | of("gemm") | us) | " +
+       "\($p | of("signal") | us) | \($a | of("signal") | us) | " +
        "\($p | of("direct") | us) | \($a | of("direct") | us) | " +
         "\(($a | of("direct")) / ($p | of("direct")) | three) |")'
   echo
