@@ -91,7 +91,7 @@ gpu_table() {
     "| time of the form that `auto` picks over the best | at most " +
       "\($m.summary.auto_regret_p95 * 1000 | round / 10) % longer in 95 of 100, as priced before the run | same run |",
     "| GEMM and combine in one (direct), time over its limit | at most \($c.over_limit_max_k_2048 | two) at K 2048, " +
-      "\($c.over_limit_max_k_512 | two) at K 512 | two GPUs, \(of($combine[0].job.commit; "combine")) |",
+      "\($c.over_limit_max_k_512 | two) below | two GPUs, \(of($combine[0].job.commit; "combine")) |",
     "| attention and both all-to-alls, speed over cuDNN and NCCL in a CUDA graph " +
       "| at least \($u.torch_speedup_min_image | two) (below 16,384 tokens), " +
       "\($u.torch_speedup_min_video | two) (from there on) | two GPUs, \(of($ulysses[0].commit; "ulysses")) |",

@@ -25,8 +25,7 @@ static inline int32_t dt_layer_consumers(dt_schedule schedule, int32_t consumers
   return DT_LAYER_CONSUMERS < most ? DT_LAYER_CONSUMERS : most < 2 ? 2 : most;
 }
 
-/* Rows of a piece of dispatch, or with dedup of a copy from staging: a lane each, fewer where a piece would be longer.
- */
+/* Rows of a piece of dispatch, or with dedup of a copy from staging: a lane each, fewer where they are too long. */
 enum { DT_LAYER_PIECE_BYTES = 80 * 1024, DT_LAYER_EXPAND_BYTES = 40 * 1024 };
 static inline int32_t dt_layer_piece_rows(int64_t hidden, int64_t most_bytes) {
   int32_t rows = 32;
