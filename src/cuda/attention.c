@@ -184,17 +184,6 @@ dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t
   return DT_OK;
 }
 
-/* The sending warp's pace: a tile's rows leave in 0.6 of the time of a tile, so many at a time, a power of two, that
- * this can be, each waited for before the next. */
-static void set_pace(const dt_cuda_attention *a, const dt_attention_shape *shape, dt_attention_kernel *kernel) {
-  static const double share = 0.6, way_ns = 1700; /* there and back; measured */
-  if (!a->paced || a->head_dim > 128) return;
-  const double left_ns = share * dt_attention_tile_ns(a, shape);
-  kernel->paced = 4;
-  while (kernel->paced < 32 && 64 * shape->groups / kernel->paced * way_ns > left_ns) kernel->paced *= 2;
-  kernel->paced_ns = (uint32_t)(left_ns * kernel->paced / (64 * shape->groups));
-}
-
 static dt_status forward(const dt_cuda_attention *a, const dt_attention_choice *choice, const dt_attention_carry *carry,
                          void *workspace, void *stream) {
   dt_status status = check_numbers(a);
@@ -231,7 +220,7 @@ static dt_status forward(const dt_cuda_attention *a, const dt_attention_choice *
   if (ctas > DT_ATTENTION_CTAS_MAX) ctas = DT_ATTENTION_CTAS_MAX;
   dt_attention_plan(a, &shape, choice->cut, ctas, &kernel);
   if (!carry || carry->count == 0) kernel.tile_first = 0;
-  set_pace(a, &shape, &kernel);
+  dt_attention_plan_pace(a, &shape, &kernel);
   return dt_cuda_check(launch(&kernel, &shape, ctas, stream), "attention kernel");
 }
 

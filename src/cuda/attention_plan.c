@@ -191,6 +191,18 @@ void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_sh
   kernel->tile_first = kernel->cut_tiles > 0 && kernel->groups[0].tiles + kernel->groups[1].tiles >= 2 * ctas;
 }
 
+void dt_attention_plan_pace(const dt_cuda_attention *a, const dt_attention_shape *shape, dt_attention_kernel *kernel) {
+  enum { ROWS_MOST = 32 };
+  static const double share = 0.6, way_ns = 1700; /* there and back; measured */
+  const double left_ns = share * dt_attention_tile_ns(a, shape);
+  const int32_t tile_rows = 64 * shape->groups;
+  kernel->paced = kernel->paced_ns = 0;
+  if (!a->paced || a->causal || a->head_dim > 128 || tile_rows / ROWS_MOST * way_ns > left_ns) return;
+  kernel->paced = 4;
+  while (tile_rows / kernel->paced * way_ns > left_ns) kernel->paced *= 2;
+  kernel->paced_ns = (uint32_t)(left_ns * kernel->paced / tile_rows);
+}
+
 void dt_attention_plan_own(const dt_cuda_attention *attention, const dt_attention_carry *carry,
                            dt_attention_kernel *kernel) {
   kernel->own_q_row = kernel->own_kv_row = INT32_MAX;

@@ -107,7 +107,41 @@ static void test_when(void **state) {
   free(kernel);
 }
 
+/* Rows of a tile leave within the next one, or not by the sending warp at all. */
+static void test_pace(void **state) {
+  (void)state;
+  static const struct {
+    int64_t kv_tokens;
+    int32_t head_dim, causal, rows;
+  } cases[] = {{4608, 128, 0, 8},  {4222, 128, 0, 8}, {4429, 64, 0, 16}, {32760, 128, 0, 4},
+               {16, 64, 0, 0},     {160, 128, 0, 0},  {256, 64, 0, 0},   {1040, 128, 0, 0},
+               {1120, 128, 0, 32}, {4608, 128, 1, 0}, {4608, 256, 0, 0}};
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  assert_non_null(kernel);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    dt_cuda_attention a;
+    memset(&a, 0, sizeof a);
+    a.dtype = DT_DTYPE_BF16;
+    a.tokens = 4608;
+    a.kv_tokens = cases[i].kv_tokens;
+    a.head_dim = cases[i].head_dim;
+    a.causal = cases[i].causal;
+    a.paced = 1;
+    const dt_attention_shape shape = dt_attention_shape_of(&a);
+    kernel->paced = 77;
+    dt_attention_plan_pace(&a, &shape, kernel);
+    assert_int_equal(kernel->paced, cases[i].rows);
+    if (kernel->paced == 0) continue;
+    assert_true(192.0 / kernel->paced * kernel->paced_ns <= 0.61 * dt_attention_tile_ns(&a, &shape));
+    a.paced = 0;
+    dt_attention_plan_pace(&a, &shape, kernel);
+    assert_int_equal(kernel->paced, 0);
+  }
+  free(kernel);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_when)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_when),
+                                     cmocka_unit_test(test_pace)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
