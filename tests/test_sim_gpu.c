@@ -166,8 +166,8 @@ static double measured_us(const json_t *row, const char *name) {
 }
 
 /* Few tokens, where serial is near: what direct takes beyond L1 and L2 alone is the first rows' way, copied while no
- * tile runs. 20 us more make auto take serial, up to 13 % slower. L1 and L2 alone are priced 10 us too short and this as
- * much too long, so both are held, and their sum closer. */
+ * tile runs. 20 us more make auto take serial, up to 13 % slower. L1 and L2 alone are priced 10 us too short and this
+ * as much too long, so both are held, and their sum closer. */
 static void test_few_tokens(void **state) {
   (void)state;
   json_t *root = json_load_file(DT_TEST_DATA "/../../bench/results/h200x2/moe.json", 0, NULL), *row;
