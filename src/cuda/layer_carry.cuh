@@ -22,11 +22,6 @@ enum {
   DT_CARRY_BEHIND = 4 /* a piece is told of so many parts later, or when there are no more */
 };
 
-/* Until all but the last `Left` of this thread's groups are written. */
-template <int Left> DT_DEVICE void dt_bulk_wait_older() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Left) : "memory");
-}
-
 /* Of the first lane. done: rows, band and peer of a piece that is on its way out, from bit 0, 9 and 6; 0: none. */
 typedef struct dt_carry {
   uint32_t shared;
@@ -54,10 +49,10 @@ DT_DEVICE void dt_carry_send(const dt_tile_layer &layer, dt_carry &carry) {
   carry.sent++;
   if (carry.done != 0) {
     if (carry.sent - carry.done_at == DT_CARRY_BEHIND) {
-      dt_bulk_wait_older<DT_CARRY_BEHIND>();
+      dt_bulk_wait<DT_CARRY_BEHIND>();
       dt_carry_tell(layer, carry);
     } else if (place.w != 0) {
-      dt_bulk_wait_older<1>();
+      dt_bulk_wait<1>();
       dt_carry_tell(layer, carry);
     }
   }

@@ -139,8 +139,8 @@ __global__ void dt_ulysses_gather_kernel(const dt_ulysses_params p) {
   if (threadIdx.x == 0) p.state->times.ready = dt_time_ns();
 }
 
-/* The attention may have let this kernel come, and ended, before the way in has: it is waited for by its count. */
-/* Told: the attention's last CTA has told the peers. */
+/* The attention may have let this kernel come, and ended, before the way in has: it is waited for by its count. Told:
+ * the attention's last CTA has told the peers. */
 __global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t blocks, bool brought, bool told) {
   dt_grid_wait();
   const int32_t thread = (int32_t)threadIdx.x;
