@@ -53,9 +53,10 @@ typedef struct dt_cuda_attention {
    * head's in order. */
   int64_t lead_rows;
   int32_t lead_heads;
-  int32_t paced; /* 1: rows of runs that are away are stored as the link takes them; as if 0 with head_dim 256, causal,
-                    and where there are so few keys that a tile is over before the rows of the one before */
-  int32_t sms;   /* multiprocessors to use; 0: all */
+  int32_t paced;    /* 1: rows of runs that are away are stored as the link takes them, by a kernel in which dt_ulysses
+                       enters; as if 0 by others, with head_dim 256, causal, and where there are so few keys that a tile
+                       is over before the rows of the one before */
+  int32_t sms;      /* multiprocessors to use; 0: all */
   double timeout_s; /* of a wait inside the kernel, below 4,000; 0: 10 */
 } dt_cuda_attention;
 void dt_cuda_attention_init(dt_cuda_attention *attention);

@@ -33,7 +33,8 @@ typedef struct dt_ulysses_config {
                                     own CTAs do (head_dim 256: chosen) */
   int32_t direct_stores; /* 1: output rows go to other ranks straight from registers; 0: by way of shared memory,
                             as the link takes them, while the next tile is computed (as if 1 where
-                            dt_cuda_attention's paced is as if 0: head_dim 256, causal, few keys) */
+                            dt_cuda_attention's paced is as if 0: head_dim 256, causal, few keys, and without
+                            overlap_in or with senders) */
   double timeout_s;      /* of any wait on the device, below 4,000; 0: 10 */
 } dt_ulysses_config;
 void dt_ulysses_config_init(dt_ulysses_config *config);

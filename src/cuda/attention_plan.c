@@ -197,7 +197,8 @@ void dt_attention_plan_pace(const dt_cuda_attention *a, const dt_attention_shape
   const double left_ns = share * dt_attention_tile_ns(a, shape);
   const int32_t tile_rows = 64 * shape->groups;
   kernel->paced = kernel->paced_ns = 0;
-  if (!a->paced || a->causal || a->head_dim > 128 || tile_rows / ROWS_MOST * way_ns > left_ns) return;
+  if (!a->paced || !kernel->carry.enters || a->causal || a->head_dim > 128) return;
+  if (tile_rows / ROWS_MOST * way_ns > left_ns) return;
   kernel->paced = 4;
   while (tile_rows / kernel->paced * way_ns > left_ns) kernel->paced *= 2;
   kernel->paced_ns = (uint32_t)(left_ns * kernel->paced / tile_rows);

@@ -129,10 +129,15 @@ static void test_pace(void **state) {
     a.paced = 1;
     const dt_attention_shape shape = dt_attention_shape_of(&a);
     kernel->paced = 77;
+    kernel->carry.enters = 1;
     dt_attention_plan_pace(&a, &shape, kernel);
     assert_int_equal(kernel->paced, cases[i].rows);
     if (kernel->paced == 0) continue;
     assert_true(192.0 / kernel->paced * kernel->paced_ns <= 0.61 * dt_attention_tile_ns(&a, &shape));
+    kernel->carry.enters = 0;
+    dt_attention_plan_pace(&a, &shape, kernel);
+    assert_int_equal(kernel->paced, 0);
+    kernel->carry.enters = 1;
     a.paced = 0;
     dt_attention_plan_pace(&a, &shape, kernel);
     assert_int_equal(kernel->paced, 0);
