@@ -1,5 +1,5 @@
-/* With dedup, from where a rank's tokens have come to its expert rows: pieces of a band, a warp each, by the dispatch
- * kernel and by the tile engine's idle warps. */
+/* With dedup, from where a rank's tokens have come to its expert rows: where they are, for the dispatch kernel and for
+ * the warps beside tiles (layer_beside.cuh); and the copies of the former, pieces of a band, a warp each. */
 #ifndef DT_CUDA_LAYER_EXPAND_CUH
 #define DT_CUDA_LAYER_EXPAND_CUH
 
@@ -33,9 +33,9 @@ DT_DEVICE const uint8_t *dt_await_source(const dt_tile_layer &layer, const uint3
   return dt_source_row(layer, source);
 }
 
-/* Copies a piece's rows, at most 32, and counts them. Whole warp; Ahead: loads of 512 bytes under way. False: gave up.
- */
-template <int Ahead> DT_DEVICE bool dt_expand_piece(const dt_tile_layer &layer, const dt_layer_piece &piece) {
+/* Copies a piece's rows, at most 32, and counts them. Whole warp. False: gave up. */
+DT_DEVICE bool dt_expand_piece(const dt_tile_layer &layer, const dt_layer_piece &piece) {
+  constexpr int32_t AHEAD = 8; /* loads of 512 bytes under way */
   const int32_t lane = (int32_t)(threadIdx.x % 32), words = (int32_t)(layer.gemm.row_bytes / 16);
   const uint8_t *mine = layer.state->input.hidden;
   if (lane < piece.rows) {
@@ -49,13 +49,13 @@ template <int Ahead> DT_DEVICE bool dt_expand_piece(const dt_tile_layer &layer, 
   for (int32_t i = 0; i < piece.rows; i++, to += words) {
     const uint4 *from = (const uint4 *)__shfl_sync(0xffffffffu, (unsigned long long)mine, i);
 #pragma unroll 1
-    for (int32_t w = lane; w < words; w += 32 * Ahead) {
-      uint4 v[Ahead];
+    for (int32_t w = lane; w < words; w += 32 * AHEAD) {
+      uint4 v[AHEAD];
 #pragma unroll
-      for (int32_t j = 0; j < Ahead; j++)
+      for (int32_t j = 0; j < AHEAD; j++)
         if (w + 32 * j < words) v[j] = dt_load_row(from + w + 32 * j);
 #pragma unroll
-      for (int32_t j = 0; j < Ahead; j++)
+      for (int32_t j = 0; j < AHEAD; j++)
         if (w + 32 * j < words) dt_store_global(to + w + 32 * j, v[j]);
     }
   }

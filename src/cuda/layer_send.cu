@@ -104,7 +104,7 @@ DT_DEVICE void dt_expand_head(const dt_tile_layer &layer) {
     taken = __shfl_sync(0xffffffffu, taken, 0);
     if (taken >= head) return;
     const dt_layer_piece piece = layer.pieces[taken];
-    if (!dt_expand_piece<8>(layer, piece)) return;
+    if (!dt_expand_piece(layer, piece)) return;
   }
 }
 
