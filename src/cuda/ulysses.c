@@ -383,7 +383,7 @@ dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysse
   if (config->sms) u->sms = config->sms;
   u->senders = config->senders ? config->senders : choose_senders(u);
   if (u->senders > (u->sms + 1) / 2) u->senders = (u->sms + 1) / 2;
-  u->carries = layout.head_dim <= 128 && config->senders == 0 && layout.tokens > 0 && layout.kv_tokens > 0;
+  u->carries = config->senders == 0 && dt_ulysses_may_carry(&layout);
   if (status) dt_comm_abort(config->comm, status, dt_error_detail()); /* the peers wait in make_windows */
   if (!status) status = make_windows(u);
   if (!status) {

@@ -40,6 +40,13 @@ int64_t dt_ulysses_late_rows(const dt_ulysses_layout *u, int32_t rank) {
   return dt_ulysses_by_owner(u) ? u->kv_tokens - dt_ulysses_owned_rows(u, u->kv_tokens, rank) : u->kv_tokens;
 }
 
+int32_t dt_ulysses_may_carry(const dt_ulysses_layout *u) {
+  if (u->head_dim > 128 || u->tokens == 0 || u->kv_tokens == 0) return 0;
+  /* Items of k and v for a head: those of each of two tensors, and a box more for each part. */
+  const int64_t most = (DT_ULYSSES_UNITS / 2 - DT_ULYSSES_PARTS) * (int64_t)dt_ulysses_box_rows(u->head_dim);
+  return u->tokens <= most && u->kv_tokens <= most;
+}
+
 void dt_ulysses_table_destroy(dt_ulysses_table *table) {
   free(table->items), free(table->first);
   *table = (dt_ulysses_table){0};

@@ -57,6 +57,9 @@ void dt_ulysses_needs_destroy(dt_ulysses_needs *needs);
 /* The way in of `rank`: head by head, k and v before the first q that uses them, own rows first. DT_ERR_MEMORY. */
 dt_status dt_ulysses_table_in(const dt_ulysses_layout *layout, int32_t rank, const dt_ulysses_shares *shares,
                               dt_ulysses_table *table);
+/* Whether CTAs may carry: there is an attention that has room for it, and no rank has more items for a word than that
+ * counts. */
+int32_t dt_ulysses_may_carry(const dt_ulysses_layout *layout);
 /* The way in of `rank` for CTAs that draw items: one block, in the order of `needs`; heads that another rank has beyond
  * them last. Of its own rows, if rows lie by owners, those alone that a box may hold together with others'. Every item
  * says by itself that it is done: q to its head's word, k and v to the late words, behind those of all heads, of all

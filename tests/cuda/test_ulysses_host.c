@@ -316,6 +316,24 @@ static void test_carried(void **state) {
     }
 }
 
+static void test_may_carry(void **state) {
+  (void)state;
+  dt_ulysses_layout u = {.ranks = 2, .heads = 2, .kv_heads = 2, .head_dim = 64, .tokens = 1, .kv_tokens = 1};
+  assert_true(dt_ulysses_may_carry(&u));
+  u.kv_tokens = 0;
+  assert_false(dt_ulysses_may_carry(&u));
+  u.kv_tokens = 1;
+  u.head_dim = 256;
+  assert_false(dt_ulysses_may_carry(&u));
+  for (u.head_dim = 64; u.head_dim <= 128; u.head_dim *= 2) {
+    const int64_t most = ((1 << 19) - 2) * (int64_t)(8192 / u.head_dim); /* two tensors: 2^20 items */
+    u.kv_tokens = most;
+    assert_true(dt_ulysses_may_carry(&u));
+    u.kv_tokens = most + 1;
+    assert_false(dt_ulysses_may_carry(&u));
+  }
+}
+
 static void test_way_out(void **state) {
   (void)state;
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -517,9 +535,9 @@ static void test_bench_names(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_way_in),   cmocka_unit_test(test_carried),
-                                     cmocka_unit_test(test_order),    cmocka_unit_test(test_way_out),
-                                     cmocka_unit_test(test_tiles),    cmocka_unit_test(test_boxes),
-                                     cmocka_unit_test(test_refusals), cmocka_unit_test(test_bench_names)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_way_in),    cmocka_unit_test(test_carried),  cmocka_unit_test(test_order),
+      cmocka_unit_test(test_may_carry), cmocka_unit_test(test_way_out),  cmocka_unit_test(test_tiles),
+      cmocka_unit_test(test_boxes),     cmocka_unit_test(test_refusals), cmocka_unit_test(test_bench_names)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
