@@ -126,6 +126,14 @@ verify() {
   grep -q 'gnuplot: failed, or is not installed' <<< "$stderr"
 }
 
+@test "pictures of a platform without issue times" {
+  jq 'del(.tables[] | select(.name == "issue_s"))' "$RESULTS/platform.json" > "$platform"
+  run --separate-stderr "$DRAINTILE" calibrate --from "$platform" --plot "$BATS_TEST_TMPDIR/pictures"
+  refused 2 'issue_s'
+  grep -q 'allowed: ' <<< "$stderr"
+  [ ! -e "$BATS_TEST_TMPDIR/pictures" ]
+}
+
 @test "residuals that are no verification" {
   run --separate-stderr "$DRAINTILE" calibrate --from "$platform" --residuals "$platform" \
     --plot "$BATS_TEST_TMPDIR/pictures"

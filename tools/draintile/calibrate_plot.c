@@ -267,7 +267,9 @@ int plot_platform(const dt_platform *platform, const char *verification, const c
   if (strpbrk(folder, "\"\\\n`|")) /* which gnuplot would end the name with, or run */
     return log_fail(TOOL_USAGE, "--plot: %s; allowed: no quotes, backslashes, backticks or bars", folder);
   const char *operation = main_operation(platform);
-  if (!operation) return log_fail(TOOL_USAGE, "--plot: the platform has no issue times one way");
+  if (!operation)
+    return log_fail(TOOL_USAGE, "--plot: the platform has no table issue_s, one-way, free; allowed: platforms that "
+                                "have it, as calibrate --device cuda makes them");
   if (mkdir(folder, 0777) != 0 && errno != EEXIST)
     return log_fail(TOOL_FAILED, "--plot: %s: %s", folder, strerror(errno));
   const int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
