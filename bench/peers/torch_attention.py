@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 class Owner(ctypes.Structure):
     """dt_cuda_attention_owner."""
     _fields_ = [("first", ctypes.c_int64), ("rows", ctypes.c_int64), ("out", ctypes.c_void_p),
-                ("row_stride", ctypes.c_int64), ("remote", ctypes.c_int32)]
+                ("row_stride", ctypes.c_int64), ("remote", ctypes.c_int32), ("away", ctypes.c_int32)]
 
 
 class Attention(ctypes.Structure):
@@ -35,8 +35,9 @@ class Attention(ctypes.Structure):
                 ("kv_heads", ctypes.c_int32), ("head_to_kv", ctypes.c_void_p), ("head_dim", ctypes.c_int32),
                 ("causal", ctypes.c_int32), ("scale", ctypes.c_float), ("owners", Owner * 16),
                 ("owners_count", ctypes.c_int32), ("arrived", ctypes.c_void_p), ("arrived_target", ctypes.c_uint32),
-                ("arrived_target_from", ctypes.c_void_p), ("sms", ctypes.c_int32),
-                ("timeout_s", ctypes.c_double)]
+                ("arrived_target_from", ctypes.c_void_p), ("arrived_gates_stores", ctypes.c_int32),
+                ("lead_rows", ctypes.c_int64), ("lead_heads", ctypes.c_int32), ("paced", ctypes.c_int32),
+                ("sms", ctypes.c_int32), ("timeout_s", ctypes.c_double)]
 
 
 # name, heads, head_dim, tokens, causal, dtype. Two GPUs have half of a model's heads each.

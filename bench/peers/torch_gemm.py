@@ -27,7 +27,8 @@ class Gemm(ctypes.Structure):
                 ("owners", ctypes.c_int32), ("owner_out", ctypes.c_void_p * 8), ("owner_rows", ctypes.c_int64 * 8),
                 ("ready", ctypes.c_void_p), ("order", ctypes.c_int32), ("paced_units", ctypes.c_int32),
                 ("remote_rows", ctypes.c_void_p), ("raster_bands", ctypes.c_int32), ("tensor_stores", ctypes.c_int32),
-                ("sms", ctypes.c_int32), ("timeout_s", ctypes.c_double)]
+                ("sms", ctypes.c_int32), ("link_k", ctypes.c_int32), ("dtype", ctypes.c_int32),
+                ("timeout_s", ctypes.c_double)]
 
 
 class Ours:
