@@ -429,21 +429,7 @@ static void test_tiles(void **state) {
  * holds a row: these maps begin in front of their memory, where nothing need be mapped. And every one that begins among
  * own rows is read by them: others' boxes alone bring rows. Returns how many boxes of q of a head hold no row. */
 static int32_t check_boxes(const dt_ulysses_layout *u, int32_t rank) {
-  dt_cuda_attention a;
-  dt_cuda_attention_init(&a);
-  a.dtype = DT_DTYPE_BF16;
-  a.tokens = u->tokens;
-  a.kv_tokens = u->kv_tokens;
-  a.heads = dt_ulysses_head_count(u, rank);
-  a.kv_heads = dt_ulysses_kv_count(u, rank);
-  a.head_dim = u->head_dim;
-  for (int32_t i = 1; i <= u->ranks; i++) {
-    const int32_t owner = (rank + i) % u->ranks;
-    a.owners[a.owners_count++] =
-        (dt_cuda_attention_owner){.first = dt_ulysses_place(u, rank, 0, owner, DT_ULYSSES_TEXT),
-                                  .rows = dt_ulysses_owned_rows(u, u->tokens, owner),
-                                  .remote = 1};
-  }
+  const dt_cuda_attention a = attention_of(u, rank, 0, 0);
   const int32_t own_q = (int32_t)(u->tokens - dt_ulysses_owned_rows(u, u->tokens, rank));
   const int32_t own_kv = (int32_t)dt_ulysses_late_rows(u, rank);
   const dt_attention_carry carry = {.reads_own = 1, .own_q = own_q, .late_rows = own_kv};
