@@ -327,14 +327,16 @@ template <class C> DT_DEVICE void dt_attention_end(const dt_attention_kernel &a,
   typedef dt_attention_barriers<C> B;
   if (!C::SENDS) return;
   const bool sends = a.paced != 0;
+  /* Until the sending warp is through with this warpgroup's last rows: its barrier must not be two phases ahead of it,
+   * which by parity look like none. */
+  if (sends)
+    dt_attention_wait<C>(a, c.shared, B::sent_empty(c.shared, c.group), (c.sent & 1) ^ 1, DT_ATTENTION_ERROR_FREE_SENT);
   if (sends && c.group == 0) {
     if (threadIdx.x == 0) dt_store_shared_word(c.shared + C::SHARED_SENT_END, c.sent + 1);
     dt_group_sync(0); /* no warp may arrive here before all have arrived for the tile before */
     dt_attention_release(B::sent_full(c.shared, 0));
   }
   if (!a.carry.enters) return;
-  if (sends)
-    dt_attention_wait<C>(a, c.shared, B::sent_empty(c.shared, c.group), (c.sent & 1) ^ 1, DT_ATTENTION_ERROR_FREE_SENT);
   dt_group_sync(c.group);
   if (threadIdx.x % 128 != 0 || dt_load_shared_word(c.shared + C::SHARED_DEAD)) return;
   dt_fence_sys(); /* the warpgroup's rows, then the count */
