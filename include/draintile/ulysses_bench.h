@@ -62,7 +62,7 @@ typedef struct dt_ulysses_bench_config {
   int32_t senders;         /* as dt_ulysses_config */
   int32_t direct_stores;   /* likewise */
   uint32_t methods;        /* to time, bit m: method m; 0: all. Checked are those that are timed, and serial */
-  int32_t repeat, warm_up; /* samples of each method (20), in turns; rounds before them (3) */
+  int32_t repeat, warm_up; /* samples of each method (20), in turns to and fro; rounds before them (3) */
   double seconds;          /* fewer samples, at least 5, where all would take longer; 0: no bound */
   uint64_t seed;
 } dt_ulysses_bench_config;

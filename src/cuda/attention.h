@@ -186,9 +186,8 @@ void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_sh
                        dt_attention_kernel *kernel);
 /* The sending warp's pace: a tile's rows leave in 0.6 of the time of a tile, so many at a time, a power of two, that
  * this can be, each waited for before the next. Not paced where a tile is too short for that even with 32: the warp
- * would hold up the consumers, and a CTA's end must not reach it before it has begun with the last tile's rows, which
- * turns of at least three blocks see to. Nor causal tiles, whose lengths differ; nor by a kernel that does not enter,
- * whose end would wait for the warp without limit. Pure. */
+ * would hold up the consumers. Nor causal tiles, whose lengths differ; nor by a kernel that does not enter, whose end
+ * would wait for the warp without limit. Pure. */
 void dt_attention_plan_pace(const dt_cuda_attention *attention, const dt_attention_shape *shape,
                             dt_attention_kernel *kernel);
 /* Which rows `kernel` reads where they lie. Pure. */
