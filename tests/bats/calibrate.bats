@@ -188,3 +188,42 @@ verify() {
     [ ! -e "$platform.new" ]
   done
 }
+
+@test "a wait between ranks is bounded by --timeout" {
+  local file=$BATS_TEST_TMPDIR/none.json
+  run --separate-stderr timeout 20 "$DRAINTILE" calibrate --device cpu --quick --timeout 1s --link-rate 1kB/s \
+    --link-capacity 1kB --output "$file"
+  refused 3 'allowed: the timeout of 1 s'
+  run --separate-stderr timeout 20 "$DRAINTILE" calibrate --device cpu --quick --timeout 0 --output "$file"
+  refused 2 '--timeout: "0"; allowed: more than 0'
+  [ ! -e "$file" ]
+}
+
+@test "a rank that is stopped is given up after --timeout" {
+  timeout 60 "$DRAINTILE" calibrate --device cpu --quick --timeout 1s --link-rate 100MB/s \
+    --output "$BATS_TEST_TMPDIR/none.json" >/dev/null 2>"$BATS_TEST_TMPDIR/err" 3>&- &
+  local guard=$! parent ranks=() code=0
+  for _ in $(seq 200); do
+    parent=$(pgrep -P $guard || true)
+    [ -z "$parent" ] || mapfile -t ranks < <(pgrep -P "$parent" | sort -n)
+    [ "${#ranks[@]}" -eq 2 ] && break
+    sleep 0.01
+  done
+  [ "${#ranks[@]}" -eq 2 ]
+  sleep 0.3
+  kill -STOP "${ranks[1]}"
+  wait $guard || code=$?
+  [ "$code" -eq 3 ]
+  grep -qE "rank [01] \(process ${ranks[1]}\) is stopped" "$BATS_TEST_TMPDIR/err"
+  [ ! -e "/proc/${ranks[1]}/stat" ] || grep -qE '\) [ZX]' "/proc/${ranks[1]}/stat"
+  [ ! -e "$BATS_TEST_TMPDIR/none.json" ]
+}
+
+@test "options of rank processes are refused on GPUs, before one is looked for" {
+  for option in '--link-rate 1GB/s' '--link-capacity 1MB' '--link-latency 1us' '--timeout 1s' '--entry-timeout 1s' \
+    '--producers 2'; do
+    # shellcheck disable=SC2086  # two words
+    run --separate-stderr "$DRAINTILE" calibrate $option --output "$BATS_TEST_TMPDIR/none.json"
+    refused 2 "^draintile calibrate: ${option% *}: \"${option#* }\"; allowed: with --device cpu\$"
+  done
+}

@@ -117,6 +117,7 @@ static int run_rank(rank_link *link, void *context) {
 
 static int run_cpu(calibrate_job *job) {
   int code = rank_options_link(job->args, &job->comm);
+  if (code == TOOL_OK) code = rank_options_timeouts(job->args, &job->comm);
   if (code) return code;
   if (job->comm.link_latency_s > latency_most_s) /* every one of hundreds of settings waits for it a few times */
     return log_fail(TOOL_USAGE, "--link-latency: \"%s\"; allowed: 0 to 10ms", args_text(job->args, "link-latency"));
@@ -133,6 +134,23 @@ static int run_cpu(calibrate_job *job) {
   if (code == TOOL_OK) code = *job->code;
   munmap(job->code, sizeof(*job->code));
   return code;
+}
+
+/* What only rank processes have a use for. */
+static int refuse_cpu_options(const tool_args *args) {
+  static const char *const names[] = {"link-rate", "link-capacity", "link-latency",
+                                      "timeout",   "entry-timeout", "producers"};
+  for (size_t i = 0; i < ARGS_COUNT(names); i++)
+    if (args_given(args, names[i]))
+      return log_fail(TOOL_USAGE, "--%s: \"%s\"; allowed: with --device cpu", names[i], args_text(args, names[i]));
+  return TOOL_OK;
+}
+
+static int run_cuda(calibrate_job *job) {
+  int code = refuse_cpu_options(job->args);
+  if (code) return code;
+  job->config.ranks = args_set(job->args, "ranks") ? (int32_t)args_int(job->args, "ranks") : 0;
+  return measure(job);
 }
 
 static int plot(const calibrate_job *job, const char *path) {
@@ -158,12 +176,7 @@ static int run(const tool_args *args) {
   if (verify && dt_platform_load(verify, &job.verified)) return log_status(DT_ERR_INPUT, NULL);
   if (!verify && !job.output) job.output = "platform.json";
   int code = check_output(&job);
-  if (code == TOOL_OK && args_choice(args, "device") == DEVICE_CPU) {
-    code = run_cpu(&job);
-  } else if (code == TOOL_OK) {
-    job.config.ranks = args_set(args, "ranks") ? (int32_t)args_int(args, "ranks") : 0;
-    code = measure(&job);
-  }
+  if (code == TOOL_OK) code = args_choice(args, "device") == DEVICE_CPU ? run_cpu(&job) : run_cuda(&job);
   if (code == TOOL_OK && args_set(args, "plot")) code = plot(&job, job.output);
   dt_platform_destroy(job.verified);
   return code;
@@ -179,6 +192,7 @@ static const arg_option options[] = {
     OPT_TEXT("from", "FILE", NULL, "draw from this platform file, measure nothing"),
     OPT_TEXT("residuals", "FILE", NULL, "results of --verify, for the picture of residuals"),
     OPTIONS_LINK,
+    OPTIONS_TIMEOUTS,
     OPT_INT("producers", "K", "1", 1, 8, "cpu: threads a sender stores with"),
     OPTION_SEED,
 };

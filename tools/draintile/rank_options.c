@@ -55,7 +55,7 @@ int rank_options_link(const tool_args *args, dt_comm_config *comm) {
   return TOOL_OK;
 }
 
-int rank_options_waits(const tool_args *args, dt_comm_config *comm) {
+int rank_options_timeouts(const tool_args *args, dt_comm_config *comm) {
   if (args_set(args, "timeout")) {
     comm->timeout_s = args_number(args, "timeout");
     comm->entry_timeout_s = comm->timeout_s;
@@ -63,6 +63,12 @@ int rank_options_waits(const tool_args *args, dt_comm_config *comm) {
       return log_fail(TOOL_USAGE, "--timeout: \"%s\"; allowed: more than 0", args_text(args, "timeout"));
   }
   if (args_set(args, "entry-timeout")) comm->entry_timeout_s = args_number(args, "entry-timeout");
+  return TOOL_OK;
+}
+
+int rank_options_waits(const tool_args *args, dt_comm_config *comm) {
+  int code = rank_options_timeouts(args, comm);
+  if (code) return code;
   if (args_number(args, "delay") > 1)
     return log_fail(TOOL_USAGE, "--delay: \"%s\"; allowed: 0 to 1s", args_text(args, "delay"));
   return TOOL_OK;
