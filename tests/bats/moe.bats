@@ -171,7 +171,7 @@ setup_file() {
     --link-capacity 1MiB --json -
   [ "$output" = "$first" ]
   run --separate-stderr "$DRAINTILE" simulate --ranks 8 --experts 64 --tokens 4096
-  refused 2 '--costs: required without --platform and --gemm-rate'
+  refused 2 '--costs: required; allowed: a file, or --platform or --gemm-rate'
   local measured=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json platform=$BATS_TEST_TMPDIR/platform.json
   "$DRAINTILE" simulate --platform "$measured" --workers 132 --ranks 2 --experts 16 --tokens 4096 --json - |
     jq -e '.costs == null and ([.runs[] | .predicted_s > 0 and .store_stall_s == null] | all)' >/dev/null

@@ -40,7 +40,7 @@ simulate() { # further options
 
 @test "what is missing or does not fit is named" {
   run --separate-stderr "$DRAINTILE" simulate --gemm-rate 1e9
-  refused 2 '--counts: required without --ranks, --experts and --tokens'
+  refused 2 '--counts: required; allowed: a file, or --ranks, --experts and --tokens'
   run --separate-stderr "$DRAINTILE" simulate --ranks 2 --experts 9 --tokens 8 --gemm-rate 1e9
   refused 2 'experts: 9; allowed: a multiple of 2 ranks'
   run --separate-stderr simulate --link-rate 0
@@ -48,4 +48,13 @@ simulate() { # further options
   run --separate-stderr "$DRAINTILE" simulate --platform "$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json" \
     --workers 132 --ranks 2 --experts 8 --tokens 512 --trace "$BATS_TEST_TMPDIR/trace.json"
   refused 2 '--trace: .*; allowed: without a platform of GPUs'
+}
+
+@test "auto on GPUs: what the layer does not take is named with what it takes" {
+  for option in '--consumers 131' '--consumers 3' '--raster-bands 7' '--workers 1'; do
+    # shellcheck disable=SC2086  # two words
+    run --separate-stderr "$DRAINTILE" simulate --schedule auto --ranks 2 --experts 8 --tokens 512 --workers 132 \
+      --platform "$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json" $option
+    refused 2 "^draintile simulate: ${option% *}: ${option#* }; allowed: (an even number|2 or more)"
+  done
 }

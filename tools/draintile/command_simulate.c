@@ -88,7 +88,8 @@ static int read_counts(simulate_job *job) {
     code = counts_read(args_text(args, "counts"), &job->counts);
   } else {
     if (!args_set(args, "ranks") || !args_set(args, "experts") || !args_set(args, "tokens"))
-      return log_fail(TOOL_USAGE, "--counts: required without --ranks, --experts and --tokens");
+      return log_fail(TOOL_USAGE,
+                      "--counts: required; allowed: a file, or --ranks, --experts and --tokens in its place");
     code = route(job);
   }
   if (code || job->counts.ranks < 1) return code;
@@ -115,6 +116,22 @@ static void read_device_rates(simulate_job *job, const dt_platform *platform) {
   if (!dt_platform_lookup(platform, "memory_bytes_per_s", &rate)) job->memory_bytes_per_s = rate.value / workers;
 }
 
+/* Where a GPU's layer allows less than the CPU's. */
+static int check_gpu_options(const tool_args *args) {
+  const long long workers = args_int(args, "workers"), consumers = args_int(args, "consumers");
+  const long long raster_bands = args_int(args, "raster-bands");
+  if (workers < 2)
+    return log_fail(TOOL_USAGE, "--workers: %lld; allowed: 2 or more with a GPU's platform file, its multiprocessors",
+                    workers);
+  if (args_given(args, "consumers") && (consumers % 2 || consumers > workers - 2))
+    return log_fail(TOOL_USAGE, "--consumers: %lld; allowed: an even number up to %lld, two fewer than --workers",
+                    consumers, workers - 2);
+  if (args_given(args, "raster-bands") && raster_bands % 2)
+    return log_fail(TOOL_USAGE, "--raster-bands: %lld; allowed: an even number with a GPU's platform file",
+                    raster_bands);
+  return TOOL_OK;
+}
+
 static int read_platform(simulate_job *job, const char *path) {
   dt_platform *platform;
   int32_t found = 0;
@@ -124,10 +141,10 @@ static int read_platform(simulate_job *job, const char *path) {
   job->gpu = !args_set(args, "gemm-rate") && !args_set(args, "costs") &&
              strcmp(dt_platform_get_device(platform)->kind, "cuda") == 0 &&
              dt_platform_find_table(platform, "tile_s", NULL, NULL, NULL) != NULL;
-  if (!status && job->gpu && args_int(args, "workers") < 2) {
+  const int code = !status && job->gpu ? check_gpu_options(args) : TOOL_OK;
+  if (code) {
     dt_platform_destroy(platform);
-    return log_fail(TOOL_USAGE, "--workers: %lld; allowed: 2 or more with a GPU's platform file, its multiprocessors",
-                    (long long)args_int(args, "workers"));
+    return code;
   }
   if (!status && job->gpu)
     status = dt_layer_costs_from_platform(platform, args_int(args, "hidden"), args_int(args, "intermediate"),
@@ -179,7 +196,7 @@ static int read_costs(simulate_job *job) {
     job->gemm_flop_per_s = job->memory_bytes_per_s = 0;
   }
   if (code == TOOL_OK && !args_set(args, "platform") && !args_set(args, "costs") && !args_set(args, "gemm-rate"))
-    code = log_fail(TOOL_USAGE, "--costs: required without --platform and --gemm-rate");
+    code = log_fail(TOOL_USAGE, "--costs: required; allowed: a file, or --platform or --gemm-rate in its place");
   if (code == TOOL_OK)
     from_rates(job, (double)args_int(args, "hidden"), (double)args_int(args, "intermediate"),
                (double)args_int(args, "tile-n"));
