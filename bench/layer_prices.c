@@ -13,12 +13,6 @@
 
 enum { RANKS = 2, SEED = 1, SMS = 132, ORDERS = 5 };
 
-static const dt_moe_shape *shape_of(const char *name) {
-  for (int32_t i = 0; i < DT_MOE_SHAPES; i++)
-    if (strcmp(dt_moe_shape_at(i)->name, name) == 0) return dt_moe_shape_at(i);
-  return NULL;
-}
-
 static int router_of(const char *name, dt_moe_router *router) {
   static const char *const names[] = {"balanced", "skewed", "crossed"};
   for (int i = 0; i < 3; i++)
@@ -40,7 +34,7 @@ static int price(const dt_platform *platform, const char *name, const char *rout
                                                 {.schedule = DT_SCHEDULE_WAVE},
                                                 {.schedule = DT_SCHEDULE_INTERLEAVE},
                                                 {.schedule = DT_SCHEDULE_ALTERNATE}};
-  const dt_moe_shape *shape = shape_of(name);
+  const dt_moe_shape *shape = dt_moe_shape_find(name);
   dt_moe_router router;
   if (!shape || !router_of(router_name, &router) || tokens < 1) return fail("row");
   const size_t slots = (size_t)RANKS * (size_t)tokens * (size_t)shape->top_k;
@@ -51,12 +45,7 @@ static int price(const dt_platform *platform, const char *name, const char *rout
   int bad = dt_moe_route(router, SEED, RANKS, shape->experts, shape->top_k, tokens, ids, weights) != DT_OK;
   for (size_t i = 0; i < slots && !bad; i++) counts[i / (slots / RANKS) * (size_t)shape->experts + (size_t)ids[i]]++;
   dt_layer_model model;
-  dt_layer_model_init(&model);
-  model.ranks = RANKS;
-  model.experts_per_rank = shape->experts / RANKS;
-  model.top_k = shape->top_k;
-  model.hidden = shape->hidden;
-  model.intermediate = shape->intermediate;
+  dt_moe_shape_model(shape, RANKS, &model);
   model.sms = SMS;
   model.counts = counts;
   model.tokens = each;

@@ -48,22 +48,19 @@ typedef struct layer {
 } layer;
 
 static void start_layer(int64_t hidden, int64_t intermediate, int32_t experts, int32_t top_k, layer *l) {
+  const dt_moe_shape shape = {.hidden = hidden, .intermediate = intermediate, .experts = experts, .top_k = top_k};
   assert_true(experts <= EXPERTS_MAX);
   memset(l, 0, sizeof *l);
-  dt_layer_model_init(&l->model);
-  l->model.ranks = RANKS, l->model.experts_per_rank = experts / RANKS, l->model.top_k = top_k;
-  l->model.hidden = hidden, l->model.intermediate = intermediate, l->model.sms = SMS;
-  l->model.counts = l->counts, l->model.tokens = l->tokens;
+  dt_moe_shape_model(&shape, RANKS, &l->model);
+  l->model.sms = SMS, l->model.counts = l->counts, l->model.tokens = l->tokens;
   assert_int_equal(dt_layer_costs_from_platform(platform, hidden, intermediate, SMS, &l->costs), DT_OK);
 }
 
 /* A model's layer, routed as the benchmark does. */
 static void routed_layer(const char *name, const char *router, int64_t tokens, layer *l) {
   static const char *const routers[] = {"balanced", "skewed", "crossed"};
-  const dt_moe_shape *shape = NULL;
+  const dt_moe_shape *shape = dt_moe_shape_find(name);
   int which = 0;
-  for (int32_t i = 0; i < DT_MOE_SHAPES; i++)
-    if (strcmp(dt_moe_shape_at(i)->name, name) == 0) shape = dt_moe_shape_at(i);
   while (which < 3 && strcmp(routers[which], router) != 0) which++;
   assert_non_null(shape);
   assert_true(which < 3);

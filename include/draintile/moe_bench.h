@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include <draintile/cuda_moe.h>
+#include <draintile/simulate.h>
 #include <draintile/status.h>
 
 #ifdef __cplusplus
@@ -43,6 +44,11 @@ enum { DT_MOE_SHAPES = 0 DT_MOE_SHAPE_TABLE(DT_MOE_SHAPE_COUNT) };
 #undef DT_MOE_SHAPE_COUNT
 /* index: 0 to DT_MOE_SHAPES - 1; NULL beyond. */
 const dt_moe_shape *dt_moe_shape_at(int32_t index);
+/* By name; NULL if there is none. */
+const dt_moe_shape *dt_moe_shape_find(const char *name);
+/* Its layer on `ranks` ranks, for dt_layer_price: dt_layer_model_init, then ranks, experts_per_rank, top_k, hidden and
+ * intermediate. counts and tokens are still to be set. */
+void dt_moe_shape_model(const dt_moe_shape *shape, int32_t ranks, dt_layer_model *model);
 
 /* balanced: all ranks' choices deal the experts in shuffled rounds, so that every expert gets the same number within
  * one, and no token one expert twice. skewed: drawn without replacement with weights rank^-0.5 under a random

@@ -254,12 +254,7 @@ int bench_moe_price(const bench_moe_row *row, const device_machine *machine, int
   for (int32_t r = 0; r < row->ranks; r++) tokens[r] = row->tokens;
   if (code == TOOL_OK) count_rows(row, ids, rows);
   dt_layer_model model;
-  dt_layer_model_init(&model);
-  model.ranks = row->ranks;
-  model.experts_per_rank = shape->experts / row->ranks;
-  model.top_k = shape->top_k;
-  model.hidden = shape->hidden;
-  model.intermediate = shape->intermediate;
+  dt_moe_shape_model(shape, row->ranks, &model);
   model.sms = sms;
   model.counts = counts;
   model.tokens = tokens;
