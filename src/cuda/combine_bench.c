@@ -3,22 +3,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bench_threads.h"
 #include "combine_bench_rank.h"
+#include "comm/clock.h"
 #include "core/error.h"
 #include "core/statistics.h"
 #include "driver.h"
 #include "tile_gemm.h"
 
 enum { BAND_ROWS = 128 /* what the aligned layout pads groups to a multiple of */ };
-
-static double now_s(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static int any_baseline(const dt_combine_bench_config *config) {
   for (int64_t i = 0; i < config->case_count; i++)
@@ -173,7 +167,7 @@ static void count_rows(dt_bench *b) {
 
 dt_status dt_bench_begin(dt_bench *b, int64_t index) {
   dt_combine_bench *result = &b->result;
-  b->started_s = now_s();
+  b->started_s = dt_now_s();
   release_plans(b);
   result->index = index;
   result->setting = b->config.cases[index];
@@ -234,7 +228,7 @@ void dt_bench_end(dt_bench *b) {
     if (c->repeat > 0) t->median_s = dt_median(b->samples[m], (size_t)c->repeat);
   }
   if (b->peers) dt_peers_versions(b->peers, b->result.cublas, b->result.nccl, sizeof b->result.nccl);
-  b->result.wall_s = now_s() - b->started_s;
+  b->result.wall_s = dt_now_s() - b->started_s;
   if (c->done) c->done(c->context, &b->result);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "comm/clock.h"
 #include "core/error.h"
 #include "driver.h"
 
@@ -45,17 +46,11 @@ static dt_status cuda_signal(dt_comm *comm, dt_window *window, int32_t peer, siz
   return finish(fabric, error, "signal");
 }
 
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Polled from the host: the waits of a layer are the kernels' own; this one is for set-up and tests. */
 static dt_status cuda_wait(dt_comm *comm, dt_window *window, size_t offset, uint32_t target, const dt_wait *wait) {
   dt_cuda_fabric *fabric = dt_cuda_fabric_of(comm);
   double limit = wait->entry ? comm->config.entry_timeout_s : comm->config.timeout_s;
-  double deadline = limit > 0.0 ? now_s() + limit : 1e300;
+  double deadline = limit > 0.0 ? dt_now_s() + limit : 1e300;
   for (;;) {
     cudaError_t error = cudaSetDevice(fabric->device);
     if (error == cudaSuccess)
@@ -65,7 +60,7 @@ static dt_status cuda_wait(dt_comm *comm, dt_window *window, size_t offset, uint
     if (!status && *fabric->seen >= target) return DT_OK;
     if (!status) status = dt_comm_status(fabric->control);
     if (status) return status;
-    if (now_s() > deadline) {
+    if (dt_now_s() > deadline) {
       status =
           dt_fail(DT_ERR_TIMEOUT, "rank %d, phase %s: %s %lld of rank %d: expected %u, seen %u after %g s", comm->rank,
                   wait->phase, wait->counter, (long long)wait->index, wait->peer, target, *fabric->seen, limit);

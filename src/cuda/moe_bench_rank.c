@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "comm/clock.h"
 #include "comm/fabric.h"
 #include "core/error.h"
 #include "driver.h"
@@ -168,11 +168,9 @@ static dt_status launch(dt_moe_bench_rank *r, const dt_moe_bench_method *m, cuda
   const dt_cuda_moe_input input = input_of(r);
   if (graph) return dt_cuda_check(cudaGraphLaunch(graph, r->stream), "graph");
   if (m->part >= 0) return dt_cuda_moe_run_part(r->moe, (dt_cuda_moe_part)m->part, &input, r->stream);
-  struct timespec before, after;
-  clock_gettime(CLOCK_MONOTONIC, &before);
+  const double before_s = dt_now_s();
   const dt_status status = dt_cuda_moe_forward(r->moe, &input, r->stream);
-  clock_gettime(CLOCK_MONOTONIC, &after);
-  *issue_s = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+  *issue_s = dt_now_s() - before_s;
   return status;
 }
 

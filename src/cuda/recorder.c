@@ -3,16 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "comm/clock.h"
 #include "core/error.h"
 #include "driver.h"
-
-static uint64_t host_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static size_t records_bytes(const dt_recorder *r) {
   return (size_t)r->ctas * DT_STAMP_ROLES * r->stamps.capacity * sizeof(dt_stamp);
@@ -60,13 +54,13 @@ static dt_status read_clocks(dt_recorder *r, cudaStream_t stream) {
   if (status) return status;
   uint64_t best = UINT64_MAX;
   for (uint32_t i = 1; i <= DT_CLOCK_ROUNDS; i++) {
-    const uint64_t asked = host_ns();
+    const uint64_t asked = dt_now_ns();
     uint64_t now = asked;
     __atomic_store_n(&r->words->asked, i, __ATOMIC_RELEASE);
-    while (__atomic_load_n(&r->words->answered, __ATOMIC_ACQUIRE) < i && (now = host_ns()) - asked < 5000000000u) {}
+    while (__atomic_load_n(&r->words->answered, __ATOMIC_ACQUIRE) < i && (now = dt_now_ns()) - asked < 5000000000u) {}
     if (__atomic_load_n(&r->words->answered, __ATOMIC_ACQUIRE) < i)
       return dt_fail(DT_ERR_DEVICE, "clock: the device does not answer");
-    now = host_ns();
+    now = dt_now_ns();
     if (now - asked >= best) continue;
     best = now - asked;
     r->host_minus_device_ns = (int64_t)(asked + best / 2 - words->answer_ns);

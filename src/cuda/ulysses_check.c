@@ -2,9 +2,9 @@
 #include "ulysses.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "attention.h"
+#include "comm/clock.h"
 #include "core/error.h"
 #include "driver.h"
 
@@ -65,22 +65,16 @@ int64_t dt_ulysses_tile_count(const dt_ulysses *u) {
   return tiles;
 }
 
-static uint64_t host_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* What to add to the GPU's timer: of some readings the one that took the host least time counts. */
 static dt_status clock_offset(dt_ulysses *u, void *stream, uint64_t *offset) {
   enum { READINGS = 8 };
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < READINGS; i++) {
-    const uint64_t before = host_ns();
+    const uint64_t before = dt_now_ns();
     cudaError_t error = dt_ulysses_clock_launch(&u->pinned->clock_ns, stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
     if (error != cudaSuccess) return dt_cuda_check(error, "clock");
-    const uint64_t took = host_ns() - before;
+    const uint64_t took = dt_now_ns() - before;
     if (took >= least) continue;
     least = took;
     *offset = before + took / 2 - u->pinned->clock_ns;

@@ -1,7 +1,7 @@
 /* Runs of the probe: bursts by a setting, latencies, launches. */
 #include <string.h>
-#include <time.h>
 
+#include "comm/clock.h"
 #include "core/error.h"
 #include "cuda/driver.h"
 #include "probe.h"
@@ -201,27 +201,21 @@ dt_status dt_cuda_probe_latency(dt_cuda_probe *probe, dt_latency_kind kind, uint
   return status;
 }
 
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 dt_status dt_cuda_probe_launch(dt_cuda_probe *probe, double *launch_s, double *launch_and_wait_s) {
   enum { LAUNCHES = 200, WAITS = 20 };
   cudaStream_t stream = probe->streams[0];
   cudaError_t error = cudaSetDevice(0);
   if (error == cudaSuccess) error = dt_empty_launch_kernel(stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  double begin = now_s();
+  double begin = dt_now_s();
   for (int i = 0; i < LAUNCHES && error == cudaSuccess; i++) error = dt_empty_launch_kernel(stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  *launch_s = (now_s() - begin) / LAUNCHES;
-  begin = now_s();
+  *launch_s = (dt_now_s() - begin) / LAUNCHES;
+  begin = dt_now_s();
   for (int i = 0; i < WAITS && error == cudaSuccess; i++) {
     error = dt_empty_launch_kernel(stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   }
-  *launch_and_wait_s = (now_s() - begin) / WAITS;
+  *launch_and_wait_s = (dt_now_s() - begin) / WAITS;
   return dt_cuda_check(error, "empty kernel");
 }
