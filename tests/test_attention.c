@@ -164,6 +164,19 @@ static void test_fully_masked(void **state) {
   assert_true(top == 5 && sum > 0 && row[3] == 1 && row[20] < 1e-37f);
 }
 
+/* A key without weight has none, however large its value; scores that are no numbers are not taken for masked ones. */
+static void test_ends_of_softmax(void **state) {
+  (void)state;
+  float top = -INFINITY, sum = 0, pair[2] = {0, -100}, bad[3] = {NAN, NAN, NAN};
+  assert_true(dt_softmax_row(pair, 2, 2, &top, &sum) == 0);
+  assert_true(pair[0] == 1 && pair[1] == 0 && sum == 1);
+  assert_true(dt_softmax_row((float[]){200}, 1, 1, &top, &sum) == 0);
+  top = -INFINITY;
+  sum = 0;
+  dt_softmax_row(bad, 3, 3, &top, &sum);
+  assert_true(isnan(bad[0]) && isnan(bad[2]) && isnan(sum));
+}
+
 /* Logits of hundreds stay within the tolerance, and of ten thousands finite. */
 static void test_large_logits(void **state) {
   (void)state;
@@ -232,17 +245,12 @@ static void test_reference(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ranks_types_masks),
-      cmocka_unit_test(test_blocks_of_keys),
-      cmocka_unit_test(test_uneven_heads),
-      cmocka_unit_test(test_uneven_lengths),
-      cmocka_unit_test(test_text_and_image),
-      cmocka_unit_test(test_tiles),
-      cmocka_unit_test(test_fully_masked),
-      cmocka_unit_test(test_large_logits),
-      cmocka_unit_test(test_scale),
-      cmocka_unit_test(test_paced_link),
-      cmocka_unit_test(test_reference),
+      cmocka_unit_test(test_ranks_types_masks), cmocka_unit_test(test_blocks_of_keys),
+      cmocka_unit_test(test_uneven_heads),      cmocka_unit_test(test_uneven_lengths),
+      cmocka_unit_test(test_text_and_image),    cmocka_unit_test(test_tiles),
+      cmocka_unit_test(test_fully_masked),      cmocka_unit_test(test_ends_of_softmax),
+      cmocka_unit_test(test_large_logits),      cmocka_unit_test(test_scale),
+      cmocka_unit_test(test_paced_link),        cmocka_unit_test(test_reference),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,6 +166,19 @@ static void test_paced_link(void **state) {
   }
 }
 
+/* As in float64, where a gate of -1000 leaves nothing of any up. */
+static void test_closed_gates(void **state) {
+  (void)state;
+  const float gate[] = {-1000, -1e30f, 1000, NAN}, up[] = {1e6f, 1, 2, 1};
+  float out[4];
+  for (int a = DT_ACTIVATION_SILU; a <= DT_ACTIVATION_SWIGLU_CLAMPED; a++) {
+    const dt_glu glu = {.activation = (dt_activation)a, .alpha = 1.702f, .limit = 7};
+    dt_glu_row(&glu, gate, up, 4, out);
+    assert_true(out[0] == 0 && out[1] == 0 && isnan(out[3]));
+    assert_true(fabsf(out[2] - (a == DT_ACTIVATION_SILU ? 2000 : 21)) < 1e-3f);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ranks_tiles_layouts_orders),
@@ -174,6 +187,7 @@ int main(void) {
       cmocka_unit_test(test_uneven_ranks),
       cmocka_unit_test(test_processes),
       cmocka_unit_test(test_paced_link),
+      cmocka_unit_test(test_closed_gates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

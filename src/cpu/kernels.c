@@ -6,6 +6,7 @@
 #include "cpu/kernels.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include <cblas.h>
@@ -112,10 +113,10 @@ DT_INLINE uint16_t round_f16(float value) {
   return (uint16_t)(half | (bits >> 16 & 0x8000u));
 }
 
-/* 2^n * p(r) with x = n ln 2 + r: the terms of the series up to r^7, which leaves 5e-9. Clamped to where neither the
- * result nor 1 + result overflows. NaN goes through. */
-DT_INLINE float fast_exp(float x) {
-  x = x > 88.0f ? 88.0f : x;
+/* 2^n * p(r) with x = n ln 2 + r: the terms of the series up to r^7, which leaves 5e-9. 0 where the result would be
+ * subnormal and infinity where it would overflow, so that what has no weight has none. NaN goes through. */
+DT_INLINE float fast_exp(float power) {
+  float x = power > 88.0f ? 88.0f : power;
   x = x < -87.0f ? -87.0f : x;
   float shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: rounds to an integer in the low bits */
   float n = shifted - 12582912.0f;
@@ -128,7 +129,9 @@ DT_INLINE float fast_exp(float x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  return p * float_of_bits((bits_of_float(shifted) + 127u) << 23);
+  float value = p * float_of_bits((bits_of_float(shifted) + 127u) << 23);
+  value = power < -87.0f ? 0.0f : value;
+  return power > 88.0f ? INFINITY : value;
 }
 
 DT_INLINE float sigmoid(float x) {
@@ -258,9 +261,16 @@ DT_VECTOR static float row_exp(float *restrict row, int64_t count, float top) {
   return sum;
 }
 
+/* A maximum does not see NaN. */
+static bool has_nan(const float *row, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    if (isnan(row[i])) return true;
+  return false;
+}
+
 float dt_softmax_row(float *row, int64_t visible, int64_t count, float *top, float *sum) {
   float before = *top, now = row_top(row, visible, before);
-  if (now == -INFINITY) visible = 0;
+  if (now == -INFINITY && !has_nan(row, visible)) visible = 0;
   memset(row + visible, 0, (size_t)(count - visible) * sizeof(float));
   if (visible == 0) return 1.0f;
   float rescale = now == before ? 1.0f : fast_exp(before - now);

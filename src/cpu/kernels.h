@@ -36,7 +36,7 @@ void dt_glu_row(const dt_glu *glu, const float *gate, const float *up, int64_t c
 
 /* One block of an online softmax. row[i] = exp(row[i] - m) for i < visible and 0 up to count, m being the maximum of
  * *top and the visible values; *top becomes m, and *sum the sum so far. Returns what earlier results must be multiplied
- * by. A row that has seen nothing but -infinity has the sum 0. */
+ * by. A row that has seen nothing but -infinity has the sum 0, one that has seen NaN the sum NaN. */
 float dt_softmax_row(float *row, int64_t visible, int64_t count, float *top, float *sum);
 
 /* dst[m][n] = transpose of src[n][m]; src is dense. */
