@@ -88,33 +88,43 @@ table() { # jq program that prints lines
   echo
   table '
     ([.sweep[].consumers] | unique) as $c |
-    "| M | N | experts | router | segment bands | \($c | map("\(.)") | join(" | ")) | direct |",
-    "|---|---|---|---|---|\($c | map("---|") | join(""))---|",
+    "| M | N | experts | router | segment bands | \($c | map("\(.)") | join(" | ")) |",
+    "|---|---|---|---|---|\($c | map("---|") | join(""))",
     (.sweep | group_by([.rows, .n, (.router as $r | routers | index($r)), .experts, .segment_bands])[] | . as $g |
      "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | \(.[0].segment_bands) | " +
        "\($c | map(. as $x | [$g[] | select(.consumers == $x)][0] | if . then of("signal") | us else "-" end) |
-       join(" | ")) | \([$g[] | of("direct") | select(. != null)] | if length > 0 then min | us else "-" end) |")'
+       join(" | ")) |")'
   echo
   echo "## What each step is worth"
   echo
   echo "loop: cuBLAS by experts, then NCCL, from a graph; grouped: one GEMM of all experts, then NCCL; bulk: our" \
     "GEMM and our put;"
-  echo "signal: the put beside the GEMM; reserved: the GEMM alone on the SMs that the consumers leave, so what" \
-    "reserving costs."
+  echo "signal: the put beside the GEMM, with 16 consumers and with the best number of them; reserved: the GEMM alone" \
+    "on the SMs that 16 leave, so what reserving costs."
   echo
   table '
-    "| M | N | experts | router | loop | grouped | bulk | signal, natural | signal, remote-first | best consumers " +
-      "| GEMM | reserved | direct, natural | direct, paced | direct, remote-first |",
-    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    (.rows[] | select(.k == 2048 and .router != "crossed") | setting as $s | . as $row |
-     [$all.orders[] | select(setting == $s)] as $o | select(($o | length) > 0) |
+    "| M | N | experts | router | loop | grouped | bulk | signal | best consumers | GEMM | reserved | direct |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    (.rows[] | select(.k == 2048 and .router != "crossed") | setting as $s |
+     select([$all.orders[] | select(setting == $s)] | length > 0) |
      ([$all.sweep[] | select(setting == $s) | {c: .consumers, t: of("signal")}] | min_by(.t)) as $c |
      "| \(.rows) | \(.n) | \(.experts) | \(.router) | \(of("loop-graph") | us) | \(grouped | us) | " +
-       "\(of("bulk") | us) | \(of("signal") | us) | \([$o[] | select(.order == "remote-first")][0] | of("signal") |
-       us) | \(if $c then "\($c.t | us) (\($c.c))" else "-" end) | \(of("gemm") | us) | " +
-       "\(of("gemm-reserved") | us) | \([$o[] | select(.order == "natural")][0] | of("direct") | us) | " +
-       "\([$o[] | select(.order == "paced")][0] | of("direct") | us) (\(.predicted.direct_paced_s | us)) " +
-       "| \([$o[] | select(.order == "remote-first")][0] | of("direct") | us) |")'
+       "\(of("bulk") | us) | \(of("signal") | us) | \(if $c then "\($c.t | us) (\($c.c))" else "-" end) | " +
+       "\(of("gemm") | us) | \(of("gemm-reserved") | us) | \(of("direct") | us) |")'
+  echo
+  echo "## Orders of the bands"
+  echo
+  echo "GEMM: alone in that order, of the same turns."
+  echo
+  table '
+    def in($order): [.[] | select(.order == $order)][0];
+    ["natural", "paced", "remote-first"] as $orders |
+    "| M | N | experts | router | \($orders | map("GEMM, \(.)") | join(" | ")) | " +
+      "\($orders | map("signal, \(.)") | join(" | ")) | \($orders | map("direct, \(.)") | join(" | ")) |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    (.orders | group_by([.rows, .n, .experts, (.router as $r | routers | index($r))])[] | . as $g |
+     "| \(.[0].rows) | \(.[0].n) | \(.[0].experts) | \(.[0].router) | " +
+       "\([("gemm", "signal", "direct") as $m | $orders[] as $o | $g | in($o) | of($m) | us] | join(" | ")) |")'
   echo
   echo "## Launches, entry, pacing"
   echo
