@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(const void *a, const void *b) {
+int dt_ascending(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
@@ -14,7 +14,7 @@ double dt_quantile(const double *samples, size_t count, double p) {
   double *sorted = malloc(count * sizeof *sorted);
   if (!sorted) return NAN;
   memcpy(sorted, samples, count * sizeof *sorted);
-  qsort(sorted, count, sizeof *sorted, compare);
+  qsort(sorted, count, sizeof *sorted, dt_ascending);
   double at = p * (double)(count - 1);
   size_t low = (size_t)at;
   size_t high = low + 1 < count ? low + 1 : low;

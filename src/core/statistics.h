@@ -4,6 +4,9 @@
 
 #include <stddef.h>
 
+/* For qsort of doubles. */
+int dt_ascending(const void *a, const void *b);
+
 /* Quantile p in [0, 1] with linear interpolation between order statistics (type 7). samples is not changed; count 0
  * gives 0. Uses at most count*8 bytes of scratch from malloc; NaN if that fails. */
 double dt_quantile(const double *samples, size_t count, double p);

@@ -90,14 +90,9 @@ size_t dt_resample_count(const dt_resample *r) {
   return r->taken;
 }
 
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 double dt_resample_median(dt_resample *r) {
   if (!r->taken || r->failed) return NAN;
-  qsort(r->values, r->taken, sizeof *r->values, ascending);
+  qsort(r->values, r->taken, sizeof *r->values, dt_ascending);
   return 0.5 * (r->values[(r->taken - 1) / 2] + r->values[r->taken / 2]);
 }
 

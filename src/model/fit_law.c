@@ -83,15 +83,10 @@ dt_status dt_fit_compare(const dt_fit *fit, dt_law law, const dt_fit_sample *sam
   return DT_OK;
 }
 
-static int ascending(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 double dt_fit_active_producers(double *starts_s, size_t count, double window_s) {
   double *active = malloc((count ? count : 1) * sizeof *active);
   if (!active) return NAN;
-  qsort(starts_s, count, sizeof *starts_s, ascending);
+  qsort(starts_s, count, sizeof *starts_s, dt_ascending);
   for (size_t i = 0, end = 0; i < count; i++) {
     while (end < count && starts_s[end] < starts_s[i] + window_s) end++;
     active[i] = (double)(end - i);

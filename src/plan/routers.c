@@ -12,45 +12,23 @@
 static void route_balanced(dt_random *random, int32_t ranks, int32_t experts, int64_t rows, int32_t *list,
                            int32_t *counts) {
   for (int32_t i = 0; i < experts; i++) list[i] = i;
-  for (int32_t i = experts - 1; i > 0; i--) {
-    const int32_t other = (int32_t)dt_random_below(random, (uint64_t)i + 1), swap = list[i];
-    list[i] = list[other];
-    list[other] = swap;
-  }
+  dt_random_shuffle(random, list, experts);
   int64_t at = 0;
   for (int32_t s = 0; s < ranks; s++)
     for (int64_t i = 0; i < rows; i++, at++) counts[(int64_t)s * experts + list[at % experts]]++;
 }
 
-/* Draws from `upto`, the running sums of the weights. */
-static int32_t draw(dt_random *random, const double *upto, int32_t experts) {
-  const double at = dt_random_unit(random) * upto[experts - 1];
-  int32_t low = 0, high = experts - 1;
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (upto[middle] > at)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
-
 static void route_moderate(dt_random *random, int32_t ranks, int32_t experts, int64_t rows, int32_t *list, double *upto,
                            int32_t *counts) {
   for (int32_t i = 0; i < experts; i++) list[i] = i;
-  for (int32_t i = experts - 1; i > 0; i--) {
-    const int32_t other = (int32_t)dt_random_below(random, (uint64_t)i + 1), swap = list[i];
-    list[i] = list[other];
-    list[other] = swap;
-  }
+  dt_random_shuffle(random, list, experts);
   double sum = 0;
   for (int32_t i = 0; i < experts; i++) upto[i] = sum += pow(list[i] + 1, -0.5);
   for (int32_t s = 0; s < ranks; s++)
     for (int64_t i = 0; i < rows / 2; i++) {
-      const int32_t first = draw(random, upto, experts);
+      const int32_t first = dt_random_draw(random, upto, experts);
       int32_t second = first;
-      while (second == first) second = draw(random, upto, experts);
+      while (second == first) second = dt_random_draw(random, upto, experts);
       counts[(int64_t)s * experts + first]++;
       counts[(int64_t)s * experts + second]++;
     }

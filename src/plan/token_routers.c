@@ -28,14 +28,6 @@ void dt_moe_bench_config_init(dt_moe_bench_config *config) {
                                   .timeout_s = 10};
 }
 
-static void shuffle(dt_random *random, int32_t *list, int32_t count) {
-  for (int32_t i = count - 1; i > 0; i--) {
-    const int32_t other = (int32_t)dt_random_below(random, (uint64_t)i + 1), swap = list[i];
-    list[i] = list[other];
-    list[other] = swap;
-  }
-}
-
 static int holds(const int32_t *ids, int32_t count, int32_t id) {
   for (int32_t i = 0; i < count; i++)
     if (ids[i] == id) return 1;
@@ -49,7 +41,7 @@ static void deal(dt_random *random, int32_t *list, int32_t count, int32_t *at, i
   for (int64_t t = 0; t < tokens; t++, ids += top_k)
     for (int32_t c = 0; c < top_k; c++) {
       if (*at == count) {
-        shuffle(random, list, count);
+        dt_random_shuffle(random, list, count);
         *at = 0;
       }
       int32_t other = *at;
@@ -60,24 +52,11 @@ static void deal(dt_random *random, int32_t *list, int32_t count, int32_t *at, i
     }
 }
 
-static int32_t draw(dt_random *random, const double *upto, int32_t count) {
-  const double at = dt_random_unit(random) * upto[count - 1];
-  int32_t low = 0, high = count - 1;
-  while (low < high) {
-    const int32_t middle = (low + high) / 2;
-    if (upto[middle] > at)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
-
 static void draw_tokens(dt_random *random, const double *upto, int32_t count, int64_t tokens, int32_t top_k,
                         int32_t *ids) {
   for (int64_t t = 0; t < tokens; t++, ids += top_k)
     for (int32_t c = 0; c < top_k; c++) {
-      do ids[c] = draw(random, upto, count);
+      do ids[c] = dt_random_draw(random, upto, count);
       while (holds(ids, c, ids[c]));
     }
 }
@@ -120,7 +99,7 @@ dt_status dt_moe_route(dt_moe_router router, uint64_t seed, int32_t ranks, int32
   for (int32_t i = 0; i < experts; i++) list[i] = i;
   if (router == DT_MOE_ROUTER_SKEWED) {
     double sum = 0;
-    shuffle(&random, list, experts);
+    dt_random_shuffle(&random, list, experts);
     for (int32_t i = 0; i < experts; i++) upto[i] = sum += pow(list[i] + 1, -0.5);
   }
   for (int32_t s = 0; s < ranks; s++) {
