@@ -215,33 +215,65 @@ checked() { # options
   [ "$(wc -l <<<"$stderr")" -eq 1 ]
 }
 
+# Starts a slow run of three ranks in the background and waits until they are there: sets `shell`, `parent`, `ranks`.
+start() { # further options
+  attention --ranks 3 --link-rate 20MB/s --link-capacity 64KiB --timeout 2s "$@" \
+    >/dev/null 2>"$BATS_TEST_TMPDIR/err" 3>&- &
+  shell=$!
+  for _ in $(seq 200); do
+    parent=$(pgrep -P $shell -f 'draintile attention' || true)
+    [ -n "$parent" ] || parent=$shell
+    mapfile -t ranks < <(pgrep -P "$parent" | sort -n)
+    [ "${#ranks[@]}" -eq 3 ] && return 0
+    sleep 0.01
+  done
+  echo "ranks did not start"
+  return 1
+}
+
+# The run ends with 3 in time, one line that matches, and nothing left.
+lost() { # pattern
+  local code=0 rank
+  SECONDS=0
+  wait $shell || code=$?
+  [ "$code" -eq 3 ]
+  [ "$SECONDS" -le 9 ]
+  [ "$(wc -l <"$BATS_TEST_TMPDIR/err")" -eq 1 ]
+  grep -qE "$1" "$BATS_TEST_TMPDIR/err" || { cat "$BATS_TEST_TMPDIR/err"; return 1; }
+  for rank in "${ranks[@]}"; do
+    [ ! -e "/proc/$rank/stat" ] || grep -qE '\) [ZX]' "/proc/$rank/stat"
+  done
+  [ ! -e "$BATS_TEST_TMPDIR/output.safetensors" ]
+}
+
 @test "SIGKILL and SIGSTOP of a rank: exit 3 within the timeout, nothing is left" {
   synth --tokens 2000 --heads 8 --head-dim 32 --dtype f32
   for signal in KILL STOP; do
     for schedule in serial piggyback; do
-      attention --ranks 3 --schedule $schedule --repeat 500 --link-rate 20MB/s --link-capacity 64KiB --timeout 2s \
-        >/dev/null 2>"$BATS_TEST_TMPDIR/err" 3>&- &
-      local shell=$! parent ranks code=0
-      for _ in $(seq 200); do
-        parent=$(pgrep -P $shell -f 'draintile attention' || true)
-        [ -n "$parent" ] || parent=$shell
-        mapfile -t ranks < <(pgrep -P "$parent" | sort -n)
-        [ "${#ranks[@]}" -eq 3 ] && break
-        sleep 0.01
-      done
-      [ "${#ranks[@]}" -eq 3 ]
+      start --schedule $schedule --repeat 500
       sleep 0.4
       kill -$signal "${ranks[1]}"
-      SECONDS=0
-      wait $shell || code=$?
-      [ "$code" -eq 3 ]
-      [ "$SECONDS" -le 9 ]
-      [ "$(wc -l <"$BATS_TEST_TMPDIR/err")" -eq 1 ]
-      grep -qE "rank [0-2] \(process ${ranks[1]}\) (was killed by signal 9|is stopped)" "$BATS_TEST_TMPDIR/err"
-      for rank in "${ranks[@]}"; do
-        [ ! -e "/proc/$rank/stat" ] || grep -qE '\) [ZX]' "/proc/$rank/stat"
-      done
-      [ ! -e "$BATS_TEST_TMPDIR/output.safetensors" ]
+      lost "rank [0-2] \(process ${ranks[1]}\) (was killed by signal 9|is stopped)"
     done
   done
+}
+
+@test "all ranks killed, or the command told to end: as for one rank; a rank that is late is waited for" {
+  synth --tokens 2000 --heads 8 --head-dim 32 --dtype f32
+  start --repeat 500
+  sleep 0.2
+  kill -9 "${ranks[@]}"
+  lost 'rank [0-2] \(process [0-9]+\) was killed by signal 9'
+  for signal in TERM INT; do
+    start --repeat 500
+    sleep 0.2
+    kill -$signal "$parent"
+    lost 'interrupted by signal'
+  done
+  start --repeat 1 --timeout 60s
+  kill -STOP "${ranks[1]}"
+  sleep 1
+  kill -CONT "${ranks[1]}"
+  wait $shell
+  [ -f "$BATS_TEST_TMPDIR/output.safetensors" ]
 }
