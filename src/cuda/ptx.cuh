@@ -14,18 +14,21 @@ DT_DEVICE uint32_t dt_shared_address(const void *pointer) {
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+/* The device's timer, where it stands among loads and stores. */
+DT_DEVICE uint64_t dt_time_ns() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
+  return ns;
+}
+
 /* About: in units of 1,024 ns. */
 DT_DEVICE uint32_t dt_time_us() {
-  uint64_t ns;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-  return (uint32_t)(ns >> 10);
+  return (uint32_t)(dt_time_ns() >> 10);
 }
 
 /* Its low half: differences of up to two seconds. */
 DT_DEVICE uint32_t dt_time_low_ns() {
-  uint64_t ns;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-  return (uint32_t)ns;
+  return (uint32_t)dt_time_ns();
 }
 
 /* Clusters. */

@@ -36,17 +36,12 @@ DT_DEVICE uint32_t dt_clock() {
   asm volatile("mov.u32 %0, %%clock;" : "=r"(cycles)::"memory");
   return cycles;
 }
-DT_DEVICE uint64_t dt_timer_ns() {
-  uint64_t ns;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
-  return ns;
-}
 /* The clock at a step of the timer. Returns the timer. */
 DT_DEVICE uint64_t dt_timer_step(uint32_t *clock) {
-  const uint64_t before = dt_timer_ns();
+  const uint64_t before = dt_time_ns();
   uint64_t now;
   do {
-    now = dt_timer_ns();
+    now = dt_time_ns();
     *clock = dt_clock();
   } while (now == before);
   return now;

@@ -19,12 +19,6 @@ DT_DEVICE bool dt_ulysses_failed(const dt_ulysses_params &p) {
   return *(volatile uint32_t *)&p.state->error != DT_ULYSSES_ERROR_NONE;
 }
 
-DT_DEVICE uint64_t dt_time_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
-
 /* Until `peer` has put `epoch` into a word of its slot; false: given up. Acquire: pairs with dt_release_sys of the
  * peer. */
 DT_DEVICE bool dt_ulysses_await(const dt_ulysses_params &p, int32_t peer, const uint32_t *word, uint32_t epoch,
