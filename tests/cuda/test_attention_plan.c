@@ -12,12 +12,21 @@
 #include "core/random.h"
 #include "cuda/attention.h"
 
-static dt_cuda_attention problem(dt_random *random, int32_t head_dim, int32_t heads) {
+/* All rows to one owner, as many keys as rows. */
+static dt_cuda_attention plain(int64_t tokens, int32_t head_dim, int32_t heads) {
   dt_cuda_attention a;
   memset(&a, 0, sizeof a);
   a.dtype = DT_DTYPE_BF16;
+  a.tokens = a.kv_tokens = tokens;
   a.head_dim = head_dim;
   a.heads = a.kv_heads = heads;
+  a.owners_count = 1;
+  a.owners[0].rows = tokens;
+  return a;
+}
+
+static dt_cuda_attention problem(dt_random *random, int32_t head_dim, int32_t heads) {
+  dt_cuda_attention a = plain(0, head_dim, heads);
   a.tokens = 1 + (int64_t)dt_random_below(random, dt_random_below(random, 2) ? 3000 : 30000);
   a.kv_tokens = dt_random_below(random, 3) ? a.tokens : 1 + (int64_t)dt_random_below(random, 20000);
   a.owners_count = 1 + (int32_t)dt_random_below(random, 4);
@@ -92,14 +101,7 @@ static void test_when(void **state) {
   dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
   assert_non_null(kernel);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    dt_cuda_attention a;
-    memset(&a, 0, sizeof a);
-    a.dtype = DT_DTYPE_BF16;
-    a.tokens = a.kv_tokens = cases[i].tokens;
-    a.heads = a.kv_heads = cases[i].heads;
-    a.head_dim = 128;
-    a.owners_count = 1;
-    a.owners[0].rows = a.tokens;
+    const dt_cuda_attention a = plain(cases[i].tokens, 128, cases[i].heads);
     const dt_attention_shape shape = dt_attention_shape_of(&a);
     dt_attention_plan(&a, &shape, cases[i].cut, 132, kernel);
     assert_int_equal(kernel->cut_tiles, cases[i].tiles);
@@ -119,12 +121,8 @@ static void test_pace(void **state) {
   dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
   assert_non_null(kernel);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    dt_cuda_attention a;
-    memset(&a, 0, sizeof a);
-    a.dtype = DT_DTYPE_BF16;
-    a.tokens = 4608;
+    dt_cuda_attention a = plain(4608, cases[i].head_dim, 24);
     a.kv_tokens = cases[i].kv_tokens;
-    a.head_dim = cases[i].head_dim;
     a.causal = cases[i].causal;
     a.paced = 1;
     const dt_attention_shape shape = dt_attention_shape_of(&a);
