@@ -1,7 +1,8 @@
 #!/bin/sh
 # Attention on two H200. With files, merges what `draintile bench attention` and bench/peers/torch_ulysses.py
-# measured into bench/results/h200x2/attention.json; then writes docs/results/ulysses.md from that file. Nothing in
-# either is typed.
+# measured into bench/results/h200x2/attention.json, with the figures of causal attention and D = 256, which they do not
+# time, from bench/results/h200/attention.json; then writes docs/results/ulysses.md from that file. Nothing in either is
+# typed.
 #
 #   ulysses_tables.sh [BENCH.json TORCH.json COMMIT [BENCH.json ...]]     of one job; rows that torch lacks are left out
 set -eu
@@ -35,6 +36,7 @@ if [ $# -ge 3 ]; then
     {schema: "draintile-attention-results", version: 1, commit: $commit, device: $ours[0].device, date: $ours[0].date,
      ranks: $ours[0].ranks, command: "draintile bench attention; bench/peers/torch_ulysses.py, in one job",
      torch: ($torch[0] | {torch, cuda, cudnn, nccl, driver, command, sm_clock}),
+     alone: ($alone[0] | {commit, command, device, driver, torch, repeats, summary}),
      summary: {
        kernel_over_cudnn_min_d128: least(.head_dim == 128; "kernel_cudnn"),
        kernel_over_cudnn_min_d64: least(.head_dim == 64; "kernel_cudnn"),
@@ -51,7 +53,8 @@ if [ $# -ge 3 ]; then
        torch_speedup_min_video: least(.tokens >= 16384; "torch"),
        one_gpu_speedup_min: least(true; "one_gpu"),
        bit_equal: $ours[0].summary.bit_equal,
-       max_error_over_torch: ([$rows[] | .max_relative_error / .torch.max_relative_error] | max)},
+       max_error_over_torch: ([$alone[0].summary.max_error_over_torch,
+                               ($rows[] | .max_relative_error / .torch.max_relative_error)] | max)},
      rows: $rows}' >"$work"
   cp "$work" "$results"
 fi
@@ -71,6 +74,8 @@ fi
       "whole: all, the way",
     "in beside the attention; cuDNN, torch: attention alone, and pack, NCCL, cuDNN, NCCL, unpack from a CUDA graph.",
       "",
+    (.alone // empty | "`kernel_over_cudnn_min_causal` and `_d256` are of one GPU, commit \(.commit), [in a job of " +
+      "their own](attention.md); `max_error_over_torch` is the most of its rows and of these.", ""),
     (.notes // [] | .[] | "\(.)", ""),
     "| shape | tokens | heads x dim | TFLOP/s | kernel | cuDNN | fused | fused, graph | in | serial | whole " +
       "| whole, graph | torch | one GPU | whole / kernel | torch / whole | one GPU / whole | samples |",
