@@ -1,4 +1,4 @@
-/* The Ulysses operator: what ulysses.c and its tests share. */
+/* The Ulysses operator: what its files and its tests share. */
 #ifndef DT_CUDA_ULYSSES_H
 #define DT_CUDA_ULYSSES_H
 
@@ -55,6 +55,29 @@ struct dt_ulysses {
 int32_t dt_ulysses_tile_rows(const dt_ulysses *ulysses);
 /* Elements from the start of this rank's arrivals to a tensor (0: q, 1: k, 2: v). */
 int64_t dt_ulysses_tensor_at(const dt_ulysses_layout *layout, int32_t rank, int32_t tensor);
+/* Zeroed, and counted in device_bytes; `what` names it in an error. */
+dt_status dt_ulysses_device_memory(dt_ulysses *ulysses, void **pointer, size_t bytes, const char *what);
+
+/* ---- What is moved (ulysses_moves.c) ---- */
+
+/* A map of [rows][heads][head_dim] elements of 2 bytes at `memory`, in boxes of one head; of a tensor without rows none
+ * is made, nor read. */
+dt_status dt_ulysses_make_map(const dt_ulysses *ulysses, CUtensorMap *map, void *memory, int64_t rows, int32_t heads);
+/* Maps of the peers' windows and of the kept rows; those of the way in on the device too, where the attention's launch
+ * has no room for them; tables of the ways in and out. */
+dt_status dt_ulysses_make_maps(dt_ulysses *ulysses);
+dt_status dt_ulysses_upload_maps(dt_ulysses *ulysses);
+dt_status dt_ulysses_make_tables(dt_ulysses *ulysses);
+
+/* ---- The attention's description (ulysses_attention.c) ---- */
+
+/* What all parts share: rows of this rank's heads to their owners. */
+dt_status dt_ulysses_describe_attention(dt_ulysses *ulysses);
+/* Runs of output rows by owner: [S][heads][D] that stays here, or each owner's output. `kept`: rows of others stay,
+ * their tiles in the same order. */
+void dt_ulysses_set_owners(const dt_ulysses *ulysses, dt_cuda_attention *attention, int kept);
+/* All rows stay. */
+void dt_ulysses_set_one_owner(const dt_ulysses *ulysses, dt_cuda_attention *attention);
 
 #ifdef __cplusplus
 }
