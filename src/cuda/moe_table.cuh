@@ -4,7 +4,7 @@
 
 #include "cuda/launch.cuh"
 #include "cuda/layer_words.cuh"
-#include "cuda/moe_plan.h"
+#include "cuda/moe_places.h"
 
 enum { DT_TABLE_THREADS = 512 };
 

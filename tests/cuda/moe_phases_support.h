@@ -2,7 +2,7 @@
 #ifndef DT_MOE_PHASES_SUPPORT_H
 #define DT_MOE_PHASES_SUPPORT_H
 
-#include "cuda/moe_plan.h"
+#include "cuda/moe_places.h"
 
 /* What comes before tasks and pieces are written. words: room at memory. The scratch lies there. */
 static inline dt_moe_scratch support_phases(const dt_moe_plan *p, int32_t *memory, size_t words,

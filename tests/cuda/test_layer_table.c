@@ -11,7 +11,6 @@
 #include <cmocka.h>
 
 #include "core/random.h"
-#include "cuda/moe_plan.h"
 #include "moe_phases_support.h"
 #include "sim/layer.h"
 

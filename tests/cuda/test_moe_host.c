@@ -13,7 +13,6 @@
 #include <draintile/plan.h>
 
 #include "core/random.h"
-#include "cuda/moe_plan.h"
 #include "moe_phases_support.h"
 
 enum { RANKS = 4, EXPERTS = 24, COLUMNS_1 = 3, COLUMNS_2 = 5 };
