@@ -40,7 +40,8 @@ static void load(void) {
 
 dt_status dt_cuda_driver(const dt_cuda_driver_api **api) {
   pthread_once(&once, load);
-  if (load_error != cudaSuccess) return dt_fail(DT_ERR_NO_DEVICE, "CUDA: %s", cudaGetErrorString(load_error));
+  if (load_error != cudaSuccess)
+    return dt_fail(DT_ERR_NO_DEVICE, "no GPU that CUDA can use: %s", cudaGetErrorString(load_error));
   if (missing) return dt_fail(DT_ERR_UNSUPPORTED, "CUDA driver: %s is missing; a newer driver is needed", missing);
   *api = &loaded;
   return DT_OK;

@@ -57,12 +57,15 @@ dt_status dt_cuda_moe_check_config(const dt_cuda_moe_config *c) {
                 {"max_tokens", c->max_tokens, 1, INT32_MAX / 2 / DT_LAYER_TOP_K, 1},
                 {"max_rows", c->max_rows, 0, INT32_MAX / 2, 1},
                 {"sms", c->sms, 0, 1024, 2}};
-  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-    if (fields[i].value < fields[i].least || fields[i].value > fields[i].most ||
-        fields[i].value % fields[i].multiple != 0)
-      return dt_fail(DT_ERR_ARGUMENT, "%s: %lld; a multiple of %lld from %lld to %lld allowed", fields[i].name,
-                     (long long)fields[i].value, (long long)fields[i].multiple, (long long)fields[i].least,
-                     (long long)fields[i].most);
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    const long long value = fields[i].value, least = fields[i].least, most = fields[i].most;
+    const long long multiple = fields[i].multiple;
+    if (value >= least && value <= most && value % multiple == 0) continue;
+    if (multiple == 1)
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %lld; %lld to %lld allowed", fields[i].name, value, least, most);
+    return dt_fail(DT_ERR_ARGUMENT, "%s: %lld; a multiple of %lld from %lld to %lld allowed", fields[i].name, value,
+                   multiple, least, most);
+  }
   if (sizeof(int32_t) * dt_moe_scratch_words(ranks, c->experts_per_rank, c->order) > DT_CUDA_MOE_SHARED_MAX)
     return dt_fail(DT_ERR_ARGUMENT, "experts_per_rank: %d; the plan of %d ranks does not fit into shared memory",
                    c->experts_per_rank, ranks);

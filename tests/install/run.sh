@@ -24,10 +24,21 @@ export PKG_CONFIG_PATH="$directory/pkgconfig"
 # shellcheck disable=SC2046  # flags are words
 cc -std=c11 "$here/consumer.c" -o "$work/consumer" $(pkg-config --cflags --libs draintile)
 LD_LIBRARY_PATH="$directory" "$work/consumer"
+# Those for GPUs need CUDA's headers and runtime, and exit with 77 where there is no GPU.
+cuda=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")
 for example in "$work"/prefix/share/doc/draintile/examples/*.c; do
-  # shellcheck disable=SC2046  # flags are words
-  cc -std=c11 -pthread "$example" -o "$work/example" $(pkg-config --cflags --libs draintile) -lm
-  LD_LIBRARY_PATH="$directory" "$work/example"
+  runtime=
+  case $example in *_cuda.c)
+    [ -e "$cuda/include/cuda_runtime_api.h" ] || continue
+    runtime="-I$cuda/include -L$cuda/lib64 -lcudart"
+    ;;
+  esac
+  # shellcheck disable=SC2046,SC2086  # flags are words
+  cc -std=c11 -Wall -Wextra -Werror -pthread "$example" -o "$work/example" \
+    $(pkg-config --cflags --libs draintile) $runtime -lm
+  code=0
+  LD_LIBRARY_PATH="$directory:$cuda/lib64" "$work/example" || code=$?
+  [ "$code" -eq 0 ] || { [ "$code" -eq 77 ] && [ -n "$runtime" ]; } || exit 1
 done
 
 # A header needs no other before it, and says nothing that C++ takes amiss.
