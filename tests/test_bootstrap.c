@@ -2,6 +2,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -35,7 +36,39 @@ static void median_of_uniform_samples(void **state) {
   assert_true(all.low < 0.5 && 0.5 < all.high);
   if (!(all.high - all.low > 0.6 * expected && all.high - all.low < 1.6 * expected))
     fail_msg("width %g, expected %g", all.high - all.low, expected);
+  if (!(all.value - all.low > 0.25 * expected && all.high - all.value > 0.25 * expected)) /* both sides */
+    fail_msg("from %g below to %g above, expected %g", all.value - all.low, all.high - all.value, expected / 2);
   assert_true(few.high - few.low > 2 * (all.high - all.low)); /* 4 times, but for chance */
+}
+
+/* Whether a draw takes samples of one round differently often, in any of many draws. */
+static bool splits_rounds(int32_t rounds) {
+  enum { EACH = 4, DRAWS = 50, MOST = 8 };
+  int32_t round_of[MOST * EACH];
+  dt_resample *resample;
+  bool splits = false;
+  for (int32_t i = 0; i < rounds * EACH; i++) round_of[i] = 10 * (i / EACH);
+  assert_int_equal(dt_resample_create(round_of, (size_t)(rounds * EACH), 1, &resample), DT_OK);
+  for (int32_t draw = 0; draw < DRAWS; draw++) {
+    size_t first = 0;
+    dt_resample_draw(resample);
+    for (int32_t i = 0; i < rounds * EACH; i++) {
+      dt_resample_clear(resample);
+      dt_resample_take(resample, (size_t)i, 1.0);
+      if (i % EACH == 0) first = dt_resample_count(resample);
+      splits |= dt_resample_count(resample) != first;
+    }
+  }
+  dt_resample_destroy(resample);
+  return splits;
+}
+
+/* Rounds are resampled whole, unless they are too few to say anything: then each sample by itself. */
+static void rounds_stay_whole(void **state) {
+  (void)state;
+  assert_true(splits_rounds(4));
+  assert_false(splits_rounds(5));
+  assert_false(splits_rounds(8));
 }
 
 static void same_seed_same_interval(void **state) {
@@ -92,9 +125,8 @@ static void active_producers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(median_of_uniform_samples),
-      cmocka_unit_test(same_seed_same_interval),
-      cmocka_unit_test(constant_and_single_samples),
+      cmocka_unit_test(median_of_uniform_samples), cmocka_unit_test(rounds_stay_whole),
+      cmocka_unit_test(same_seed_same_interval),   cmocka_unit_test(constant_and_single_samples),
       cmocka_unit_test(active_producers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

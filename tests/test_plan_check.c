@@ -136,8 +136,11 @@ static void task_dispatch_late(dt_plan *p) {
 static void task_dispatch_order(dt_plan *p) {
   swap(p, 0, 1);
 }
-static void task_shared_late(dt_plan *p) {
-  swap(p, find(p, DT_PHASE_SHARED), find(p, DT_PHASE_L1));
+static void task_shared_late(dt_plan *p) { /* the last of them, so that they stay in order */
+  swap(p, find(p, DT_PHASE_SHARED) + p->config.shared_blocks - 1, find(p, DT_PHASE_L1));
+}
+static void task_shared_order(dt_plan *p) {
+  swap(p, find(p, DT_PHASE_SHARED), find(p, DT_PHASE_SHARED) + 1);
 }
 static void task_twice(dt_plan *p) {
   TASK(p, find(p, DT_PHASE_L1) + 1) = TASK(p, find(p, DT_PHASE_L1));
@@ -212,6 +215,7 @@ static const damage damages[] = {
     DAMAGE(task_dispatch_late, "task "),
     DAMAGE(task_dispatch_order, "task 0: dispatch 1"),
     DAMAGE(task_shared_late, "task "),
+    DAMAGE(task_shared_order, "task "),
     DAMAGE(task_twice, "task "),
     DAMAGE(task_l2_early, "task "),
     DAMAGE(task_column, "task "),

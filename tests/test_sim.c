@@ -452,6 +452,44 @@ static void defaults_of_the_plan(void **state) {
   }
 }
 
+/* Ends of a rank's dispatch tasks to another, in order. */
+static size_t dispatch_ends(const world *w, double *ends_s, size_t most) {
+  dt_sim_result result = {0};
+  dt_trace_rank *traces;
+  size_t count = 0;
+  if (dt_simulate(&w->config, &w->costs, w->counts, &result, &traces)) fail_msg("%s", dt_error_detail());
+  for (size_t i = 0; i < traces[0].span_count; i++) {
+    const dt_span *span = &traces[0].spans[i];
+    if (span->kind == DT_SPAN_DISPATCH && count < most) ends_s[count++] = (double)span->end_ns * 1e-9;
+  }
+  dt_sim_traces_free(traces, w->config.plan.ranks);
+  return count;
+}
+
+/* Beside direct stores a put of dispatch waits until no more than its share lies in the link's buffer, which would hold
+ * all of them; serial's do not. */
+static void dispatch_keeps_to_its_share(void **state) {
+  (void)state;
+  enum { BANDS = 6 };
+  const double drain_s = 160e-6, copy_s = 16e-6; /* of a band: 16 rows of 1000 bytes */
+  double ends_s[BANDS];
+  world w;
+  bursts_world(&w, BANDS);
+  w.config.plan.dispatch = 1;
+  w.costs.link_bytes_per_s = 1e8;
+  w.costs.link_capacity_bytes = 1e6;
+  w.costs.dispatch_backlog_bytes = 16000;
+  assert_int_equal(dispatch_ends(&w, ends_s, BANDS), BANDS);
+  for (int k = 1; k < BANDS; k++) assert_near(ends_s[k], fmax((k - 1) * drain_s, k * copy_s) + copy_s);
+  w.costs.dispatch_backlog_bytes = 0;
+  assert_int_equal(dispatch_ends(&w, ends_s, BANDS), BANDS);
+  for (int k = 0; k < BANDS; k++) assert_near(ends_s[k], (k + 1) * copy_s);
+  w.costs.dispatch_backlog_bytes = 16000;
+  set_schedule(&w, DT_SCHEDULE_SERIAL);
+  assert_int_equal(dispatch_ends(&w, ends_s, BANDS), BANDS);
+  for (int k = 0; k < BANDS; k++) assert_near(ends_s[k], (k + 1) * copy_s);
+}
+
 /* Where the link is slow, hiding pays; auto must find the least of what it priced. */
 static void auto_takes_the_least(void **state) {
   (void)state;
@@ -518,6 +556,7 @@ int main(void) {
       cmocka_unit_test(no_tokens_no_time),
       cmocka_unit_test(waking_takes_time),
       cmocka_unit_test(defaults_of_the_plan),
+      cmocka_unit_test(dispatch_keeps_to_its_share),
       cmocka_unit_test(auto_takes_the_least),
       cmocka_unit_test(bad_arguments_name_the_field),
   };
