@@ -74,8 +74,8 @@ fi
       "whole: all, the way",
     "in beside the attention; cuDNN, torch: attention alone, and pack, NCCL, cuDNN, NCCL, unpack from a CUDA graph.",
       "",
-    (.alone // empty | "`kernel_over_cudnn_min_causal` and `_d256` are of one GPU, commit \(.commit), [in a job of " +
-      "their own](attention.md); `max_error_over_torch` is the most of its rows and of these.", ""),
+    (.alone // empty | "`kernel_over_cudnn_min_causal` and `_d256` are of [one GPU](attention.md), commit " +
+      "\(.commit); `max_error_over_torch` is the most of its rows and of these.", ""),
     (.notes // [] | .[] | "\(.)", ""),
     "| shape | tokens | heads x dim | TFLOP/s | kernel | cuDNN | fused | fused, graph | in | serial | whole " +
       "| whole, graph | torch | one GPU | whole / kernel | torch / whole | one GPU / whole | samples |",
