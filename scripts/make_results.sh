@@ -34,7 +34,8 @@ overlap_setting() { # file
     "\(.setting.intermediate), \(.setting.experts) experts, top-\(.setting.top_k), \(.setting.tokens) tokens in " +
     "\(.setting.dtype), a paced link of \(.setting.link_bytes_per_s / 1e6 | round) MB/s; computation alone " +
     "\(.runs[0].compute_alone_s * 1e5 | round / 100) ms, communication alone " +
-    "\(.runs[0].comm_alone_s * 1e5 | round / 100) ms; medians of \(.setting.repeat)."
+    "\(.runs[0].comm_alone_s * 1e5 | round / 100) ms; medians of \(.setting.repeat); " +
+    (.measured | "commit \(.commit), \(.date[:10]), \(.machine.processors) processors, \(.machine.cpu).")
   ' "$1"
 }
 

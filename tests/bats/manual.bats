@@ -33,3 +33,22 @@ complete_line() { # words; the last one is being typed
   run -0 complete_line "$DRAINTILE" synth tokens --routing str
   [ "$output" = stress_skew ]
 }
+
+@test "manual and completion have every option of every command" {
+  commands=(info model plan moe attention simulate calibrate)
+  for kind in synth bench; do
+    while read -r what; do commands+=("$kind $what"); done < <(complete_line "$DRAINTILE" $kind '')
+  done
+  overview=$("$DRAINTILE" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z]*\) .*/\1/p')
+  [ "$(printf '%s\n' "${commands[@]}" | cut -d ' ' -f 1 | sort -u)" = "$(sort <<<"$overview")" ]
+  [ "${#commands[@]}" -ge 14 ]
+  for command in "${commands[@]}"; do
+    # shellcheck disable=SC2086  # two words
+    options=$("$DRAINTILE" $command --help | grep -oE '^  --[a-z0-9-]+' | tr -d ' ' | sort)
+    # shellcheck disable=SC2086
+    [ "$(complete_line "$DRAINTILE" $command -- | sort)" = "$options" ]
+    manual=$(awk -v section=".SS draintile $command" '$0 == section { on = 1; next } /^\.S[SH]/ { on = 0 } on' \
+      "$ROOT/man/draintile.1" | sed -n 's/^\.B \(\\-\\-[^ ]*\).*/\1/p' | sed 's/\\-/-/g' | sort)
+    [ "$manual" = "$options" ]
+  done
+}
