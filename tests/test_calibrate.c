@@ -226,7 +226,7 @@ static void test_refused(void **state) {
   }
 }
 
-static dt_platform *make_platform(void) {
+static dt_platform *make_platform(double rate_width) {
   dt_platform_device device = {
       .kind = "cuda", .name = "test", .driver = "1", .date = "2026-11-30T00:00:00Z", .count = 2};
   dt_platform *platform = NULL;
@@ -235,7 +235,7 @@ static dt_platform *make_platform(void) {
     const char *name;
     dt_interval interval;
   } rows[] = {{"t0_s", {0.5e-6, 0.45e-6, 0.55e-6}},
-              {"rate_bytes_per_s", {4e11, 3.9e11, 4.1e11}},
+              {"rate_bytes_per_s", {4e11, 4e11 * (1 - rate_width), 4e11 * (1 + rate_width)}},
               {"capacity_bytes", {2e6, 1.9e6, 2.1e6}}};
   for (size_t i = 0; i < 3; i++) {
     dt_platform_constant constant = {.name = rows[i].name, .interval = rows[i].interval, .n = 3, .method = "set"};
@@ -246,7 +246,7 @@ static dt_platform *make_platform(void) {
 
 static void test_platform_issue(void **state) {
   (void)state;
-  dt_platform *platform = make_platform();
+  dt_platform *platform = make_platform(0.025);
   dt_interval issue;
   /* V = 4 MB: V/R = 10 us, Q/R = 5 us. */
   assert_int_equal(dt_platform_issue(platform, "one-way", "st.v4", "free", 100, 40000, 2e-6, &issue), DT_OK);
@@ -266,11 +266,102 @@ static void test_platform_issue(void **state) {
   dt_platform_destroy(platform);
 }
 
+enum { VERIFIED = 4, VERIFIED_ROUNDS = 10 };
+
+/* Held-out bursts of 4 MB with a gap of 2 us, which the platform says take 8 us, and took 1/(1 + errors[e]) of that.
+ * The last setting is aligned, late_rounds of its rounds started too far apart, and takes 8 us as well. */
+static dt_verification *verify(dt_platform *platform, const double *errors, int32_t late_rounds) {
+  static dt_calibration_set set;
+  dt_verification *verification = calloc(1, sizeof *verification);
+  const dt_calibration calibration = {.sets = &set, .set_count = 1, .rounds = VERIFIED_ROUNDS};
+  memset(&set, 0, sizeof set);
+  set.pattern = DT_PROBE_ONE_WAY;
+  set.design.bytes_per_s = 4e11;
+  set.experiments.count = VERIFIED + 1;
+  set.results = calloc(VERIFIED_ROUNDS * (VERIFIED + 1), sizeof *set.results);
+  assert_true(verification && set.results);
+  for (int32_t e = 0; e <= VERIFIED; e++) {
+    set.experiments.list[e].setting = (dt_probe_setting){.pattern = DT_PROBE_ONE_WAY,
+                                                         .alignment = e < VERIFIED ? DT_FIT_FREE : DT_FIT_ALIGNED,
+                                                         .producers = 100,
+                                                         .producer_bytes = 40000,
+                                                         .per_train = 2};
+    for (int32_t r = 0; r < VERIFIED_ROUNDS; r++)
+      set.results[r * (VERIFIED + 1) + e] =
+          (dt_probe_result){.issue_s = 8e-6 / (1 + (e < VERIFIED ? errors[e] : 0)),
+                            .gap_s = 2e-6,
+                            .bursts = 10,
+                            .start_spread_s = e == VERIFIED && r < late_rounds ? 1.1e-6 : 0.9e-6};
+  }
+  assert_int_equal(dt_verification_fill(&calibration, platform, verification), DT_OK);
+  free(set.results);
+  return verification;
+}
+
+static void expect_pass(dt_platform *platform, const double *errors, int32_t late_rounds, int32_t pass) {
+  dt_verification *v = verify(platform, errors, late_rounds);
+  assert_int_equal(v->pass, pass);
+  dt_verification_destroy(v);
+}
+
+/* What it takes to pass: every group's median error and 90th percentile, the widths of R and Q, both ways as one. */
+static void test_verification(void **state) {
+  (void)state;
+  static const double good[] = {0.01, 0.02, 0.03, 0.05}, worst[] = {0.01, 0.02, 0.03, 0.25},
+                      median[] = {0.04, 0.06, 0.06, 0.07};
+  dt_platform *platform = make_platform(0.019), *wide = make_platform(0.021);
+  dt_verification *v = verify(platform, good, 5);
+  assert_int_equal(v->row_count, VERIFIED + 1);
+  assert_int_equal(v->group_count, 2);
+  assert_int_equal(v->groups[0].n, VERIFIED);
+  assert_true(fabs(v->groups[0].error_median - 0.025) < 1e-9);
+  assert_true(fabs(v->groups[0].error_p90 - 0.044) < 1e-9);
+  assert_int_equal(v->rows[VERIFIED].n, VERIFIED_ROUNDS - 5); /* rounds that started together */
+  assert_int_equal(v->late_settings, 0);
+  assert_true(fabs(v->rate_half_width - 0.019) < 1e-9);
+  assert_int_equal(v->pass, 1);
+  dt_verification_destroy(v);
+
+  v = verify(platform, good, 6); /* most rounds are late: the setting says nothing */
+  assert_int_equal(v->row_count, VERIFIED);
+  assert_int_equal(v->group_count, 1);
+  assert_int_equal(v->late_settings, 1);
+  assert_int_equal(v->pass, 1);
+  dt_verification_destroy(v);
+
+  expect_pass(platform, worst, 0, 0);
+  expect_pass(platform, median, 0, 0);
+  expect_pass(wide, good, 0, 0);
+  dt_platform_constant ratio = {
+      .name = "both_ways_over_one_way_ratio", .interval = {1.03, 1.03, 1.03}, .n = 3, .method = "set"};
+  assert_int_equal(dt_platform_set_constant(platform, &ratio), DT_OK);
+  expect_pass(platform, good, 0, 0);
+  ratio.interval = (dt_interval){0.99, 0.99, 0.99};
+  assert_int_equal(dt_platform_set_constant(platform, &ratio), DT_OK);
+  expect_pass(platform, good, 0, 1);
+  const dt_platform_point point = {.at = {100}, .interval = {2e6, 1.7e6, 2.2e6}, .n = 3}; /* 12.5 % */
+  const dt_platform_table capacity = {.name = "capacity_bytes",
+                                      .pattern = "one-way",
+                                      .operation = "st.v4",
+                                      .alignment = "",
+                                      .method = "set",
+                                      .argument_count = 1,
+                                      .arguments = {"producers"},
+                                      .points = &point,
+                                      .point_count = 1};
+  assert_int_equal(dt_platform_add_table(platform, &capacity), DT_OK);
+  expect_pass(platform, good, 0, 0);
+  dt_platform_destroy(platform);
+  dt_platform_destroy(wide);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_design_recovers), cmocka_unit_test(test_halves_are_apart), cmocka_unit_test(test_summary),
-      cmocka_unit_test(test_samples_run_out), cmocka_unit_test(test_all_to_all_peers), cmocka_unit_test(test_tables),
-      cmocka_unit_test(test_refused),         cmocka_unit_test(test_platform_issue),
+      cmocka_unit_test(test_design_recovers),  cmocka_unit_test(test_halves_are_apart),
+      cmocka_unit_test(test_summary),          cmocka_unit_test(test_samples_run_out),
+      cmocka_unit_test(test_all_to_all_peers), cmocka_unit_test(test_tables),
+      cmocka_unit_test(test_refused),          cmocka_unit_test(test_platform_issue),
+      cmocka_unit_test(test_verification),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -562,6 +562,16 @@ static int run_memory(dt_comm *comm, void *argument) {
   return 0;
 }
 
+/* Widened bands that a worker keeps: as many as fit into 16 MiB, but one, and at most DT_BAND_PANELS. */
+static void test_panels_kept(void **state) {
+  (void)state;
+  assert_int_equal(dt_panels_kept(128, 2048), DT_BAND_PANELS); /* 1 MiB a band */
+  assert_int_equal(dt_panels_kept(128, 8192), 4);
+  assert_int_equal(dt_panels_kept(128, 8200), 3);
+  assert_int_equal(dt_panels_kept(256, 16384), 1);
+  assert_int_equal(dt_panels_kept(1024, 16384), 1); /* 64 MiB */
+}
+
 static void test_peak_memory(void **state) {
   (void)state;
   if (SANITIZED) skip(); /* shadow memory */
@@ -585,7 +595,7 @@ int main(void) {
       cmocka_unit_test(test_unused_rows),   cmocka_unit_test(test_counter_sectors),
       cmocka_unit_test(test_disagreement),  cmocka_unit_test(test_many_segments),
       cmocka_unit_test(test_bad_arguments), cmocka_unit_test(test_statistics),
-      cmocka_unit_test(test_peak_memory),
+      cmocka_unit_test(test_panels_kept),   cmocka_unit_test(test_peak_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

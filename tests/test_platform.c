@@ -209,6 +209,9 @@ static void bad_files_name_the_field(void **state) {
   assert_change_refused("\"tables\"", "\"table\"", "tables: missing");
   assert_change_refused("\"schema\"", "\"notes\": \"x\", \"schema\"", "notes");
   assert_change_refused("2026-11-30T", "2026-13-30T", "device.date");
+  assert_change_refused("2026-11-30T", "2026-00-30T", "device.date");
+  assert_change_refused("2026-11-30T", "2026-11-32T", "device.date");
+  assert_change_refused("2026-11-30T", "2026-11-00T", "device.date");
   assert_load_refused("", 0, "(top)");
   assert_load_refused("[]", 2, "schema");
   assert_load_refused("{\"schema\":\"draintile-platform\"}", 31, "version: missing");

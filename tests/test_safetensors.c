@@ -118,12 +118,18 @@ static void header_lengths_are_checked(void **state) {
   (void)state;
   dt_tensor_file *file = NULL;
   static const unsigned char huge[16] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, '{', '}'};
+  static const unsigned char larger[16] = {0x01, 0xe1, 0xf5, 0x05, 0, 0, 0, 0, '{', '}'}; /* by one */
+  static const unsigned char largest[16] = {0x00, 0xe1, 0xf5, 0x05, 0, 0, 0, 0, '{', '}'};
   static const unsigned char cut[16] = {9, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
   for (size_t size = 0; size < 8; size++) {
     assert_int_equal(dt_tensor_file_parse(huge, size, "f", &file), DT_ERR_INPUT);
   }
   assert_int_equal(dt_tensor_file_parse(huge, sizeof huge, "f", &file), DT_ERR_INPUT);
   assert_non_null(strstr(dt_error_detail(), "at most 100000000"));
+  assert_int_equal(dt_tensor_file_parse(larger, sizeof larger, "f", &file), DT_ERR_INPUT);
+  assert_non_null(strstr(dt_error_detail(), "100000001 bytes; at most 100000000"));
+  assert_int_equal(dt_tensor_file_parse(largest, sizeof largest, "f", &file), DT_ERR_INPUT);
+  assert_non_null(strstr(dt_error_detail(), "truncated"));
   assert_int_equal(dt_tensor_file_parse(cut, sizeof cut, "f", &file), DT_ERR_INPUT);
   assert_non_null(strstr(dt_error_detail(), "truncated"));
   assert_null(file);

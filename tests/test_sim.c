@@ -212,6 +212,8 @@ static void workers_share_the_table_and_the_cores(void **state) {
   assert_near(total(&w), 4 * 15e-6);
   w.costs.cores = 2;
   assert_near(total(&w), 8 * 15e-6);
+  w.costs.cores = 3; /* all four slow down alike */
+  assert_near(total(&w), 16 * 15e-6 / 3);
   w.costs.cores = 4;
   assert_near(total(&w), 4 * 15e-6);
   w.costs.l1_panel_s = 1e-6;

@@ -521,6 +521,13 @@ static void test_piggyback(void **state) {
   q.tokens = 512;
   assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_OK);
   assert_true(a.residual_s > 16e-6 && a.residual_s < a.coupled_s && a.residual_high_s >= a.residual_s);
+  assert_true(fabs(a.residual_high_s - a.residual_s) <
+              1e-12); /* the queue outlasts the gap: waiting recovers all of it */
+  const double few = 1e6, most = 4.25 * 1048576;
+  dt_platform_constant capacity = {.name = "capacity_bytes", .interval = {most, few, most}, .n = 20, .method = "given"};
+  assert_int_equal(dt_platform_set_constant(p, &capacity), DT_OK);
+  assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_OK);
+  assert_true(fabs(a.residual_high_s - (16e-6 + 4 * 4 / 148.0 * (148 * 32768 / 717e9 - 0.76e-6 - few / 717e9))) < 1e-9);
   q.tokens = NAN;
   assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_ERR_ARGUMENT);
   dt_platform_destroy(p);

@@ -184,6 +184,19 @@ static void bursts_are_tiles_of_a_multiprocessor(void **state) {
   assert_float_equal(stores.k_act, 0, 0);
 }
 
+/* A burst that begins as another ends is not beside it. */
+static void bursts_that_follow_are_one_at_a_time(void **state) {
+  (void)state;
+  const dt_span spans[] = {
+      {.begin_ns = 1000, .end_ns = 2000, .kind = DT_SPAN_STORE, .track = dt_device_track(4, DT_ROLE_STORES)},
+      {.begin_ns = 2000, .end_ns = 3000, .kind = DT_SPAN_STORE, .track = dt_device_track(9, DT_ROLE_STORES)}};
+  dt_store_activity stores;
+  assert_int_equal(dt_trace_stores(spans, 2, 0, 1e-6, &stores), DT_OK);
+  assert_int_equal(stores.bursts, 2);
+  assert_float_equal(stores.active_max, 1, 0);
+  assert_float_equal(stores.active_mean, 1, 1e-9);
+}
+
 static void no_spans_is_valid_json(void **state) {
   (void)state;
   dt_trace_rank rank = {.name = "none", .rank = 0, .workers = 1};
@@ -241,6 +254,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(ranks_are_processes_with_named_tracks, setup, teardown),
       cmocka_unit_test_setup_teardown(gpu_tracks_are_roles_of_multiprocessors, setup, teardown),
       cmocka_unit_test(bursts_are_tiles_of_a_multiprocessor),
+      cmocka_unit_test(bursts_that_follow_are_one_at_a_time),
       cmocka_unit_test_setup_teardown(no_spans_is_valid_json, setup, teardown),
       cmocka_unit_test(failed_writes_name_the_path_and_leave_nothing),
       cmocka_unit_test(a_full_device_is_reported_and_stays_a_device),

@@ -53,6 +53,11 @@ dt_status dt_calibration_run(const dt_calibrate_config *config, const dt_calibra
                              dt_calibration *calibration);
 void dt_calibration_release(dt_calibration *calibration);
 
+/* Rows, groups and summary from held-out sets that were run. The verification is all zero before; whatever the outcome,
+ * dt_verification_destroy's. */
+dt_status dt_verification_fill(const dt_calibration *calibration, const dt_platform *platform,
+                               dt_verification *verification);
+
 /* Constants and tables of the fitted sets, and the measured issue times of all. */
 dt_status dt_calibration_tables(const dt_calibration *calibration, dt_platform *platform);
 

@@ -153,6 +153,13 @@ static dt_status check_constants(const dt_platform *platform, dt_verification *v
   return DT_OK;
 }
 
+dt_status dt_verification_fill(const dt_calibration *calibration, const dt_platform *platform, dt_verification *v) {
+  dt_status status = compare_rows(calibration, platform, v);
+  if (!status) status = summarize(v);
+  if (!status) status = check_constants(platform, v);
+  return status;
+}
+
 dt_status dt_verify(const dt_calibrate_config *config, const dt_platform *platform, dt_verification **out) {
   dt_calibration_device device = {.context = NULL};
   dt_status status = dt_calibration_open(config, &device);
@@ -169,9 +176,7 @@ dt_status dt_verify(const dt_calibrate_config *config, const dt_platform *platfo
         dt_fail(DT_ERR_INPUT, "device.kind: %s in the platform file; this calibration measures %s", kind, device.kind);
   if (!v) status = dt_fail(DT_ERR_MEMORY, "verification: %zu bytes", sizeof *v);
   if (!status) status = dt_calibration_run(config, &device, 1, &calibration);
-  if (!status) status = compare_rows(&calibration, platform, v);
-  if (!status) status = summarize(v);
-  if (!status) status = check_constants(platform, v);
+  if (!status) status = dt_verification_fill(&calibration, platform, v);
   dt_calibration_release(&calibration);
   device.close(device.context);
   if (status)
