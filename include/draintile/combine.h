@@ -113,7 +113,7 @@ dt_status dt_combine_run_gemm(dt_combine *combine, int reserve, const void *a, c
 
 /* Queues the reduction at the owner: out[t] = sum over j ascending of weights[t][j] * buffer[row_of_slot[t][j]],
  * float32 fused multiply-adds from 0, rounded once to bf16; slots with row -1 add nothing. Device memory: weights and
- * row_of_slot [tokens][top_k], out [tokens][n]. */
+ * row_of_slot [tokens][top_k], out [tokens][n], 16-byte aligned. DT_ERR_ARGUMENT names what is wrong. */
 dt_status dt_combine_reduce(dt_combine *combine, const float *weights, const int32_t *row_of_slot, int64_t tokens,
                             int32_t top_k, void *out, void *stream);
 
@@ -121,9 +121,9 @@ dt_status dt_combine_reduce(dt_combine *combine, const float *weights, const int
  * DT_ERR_PEER: another rank failed; or what the GEMM says. Sticky: later runs do nothing. */
 dt_status dt_combine_check(dt_combine *combine, void *stream);
 
-/* Waits for `stream`; spans of the last direct run, if config.timestamps: tiles (kind L2) and their stores, per
- * multiprocessor and warpgroup (dt_device_track). Valid until the next call. Room for them is bounded: *lost did not
- * fit. */
+/* Waits for `stream`; spans of the last direct run, if config.timestamps (else DT_ERR_ARGUMENT): tiles (kind L2) and
+ * their stores, per multiprocessor and warpgroup (dt_device_track). The operator's, valid until the next call. Room for
+ * them is bounded: *lost did not fit. */
 dt_status dt_combine_spans(dt_combine *combine, void *stream, const dt_span **spans, size_t *count, uint64_t *lost);
 
 /* This rank's combine buffer, device memory [combine_rows_max][n] bf16; the operator's. */

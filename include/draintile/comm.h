@@ -64,9 +64,9 @@ const char *dt_comm_fabric(const dt_comm *comm); /* "local", "shm", "cuda" */
  * and only touched pages take memory. The window is the endpoint's: dt_comm_free, or dt_comm_destroy at last, releases
  * it. DT_ERR_MEMORY, DT_ERR_SYSTEM; of cuda DT_ERR_DEVICE, DT_ERR_UNSUPPORTED; and as dt_comm_barrier. */
 dt_status dt_comm_alloc(dt_comm *comm, size_t bytes, dt_window **window);
-void dt_comm_free(dt_comm *comm, dt_window *window); /* collective */
-void *dt_window_local(dt_window *window);            /* this rank's piece */
-size_t dt_window_bytes(const dt_window *window, int32_t rank);
+void dt_comm_free(dt_comm *comm, dt_window *window);           /* collective */
+void *dt_window_local(dt_window *window);                      /* this rank's piece */
+size_t dt_window_bytes(const dt_window *window, int32_t rank); /* of a rank's piece; 0: no such rank */
 
 /* A counter lives in a window, at a multiple of its own size. Zero-filled memory is a counter at 0. */
 typedef struct dt_counter {

@@ -20,7 +20,7 @@ typedef enum dt_regime { DT_REGIME_FLOOR = 0, DT_REGIME_DRAIN = 1, DT_REGIME_CAP
 const char *dt_regime_name(dt_regime regime); /* "floor", "drain", "capacity" */
 
 typedef struct dt_burst_model {
-  double t0_s;             /* T0 > = 0 */
+  double t0_s;             /* T0 >= 0 */
   double rate_bytes_per_s; /* R > 0 */
   double capacity_bytes;   /* Q >= 0 */
 } dt_burst_model;

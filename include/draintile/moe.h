@@ -80,7 +80,7 @@ dt_status dt_moe_forward(dt_moe *moe, const dt_moe_input *input, void *output, d
 void dt_moe_spans(const dt_moe *moe, const dt_span **spans, size_t *count);
 /* The plan of the last forward; NULL before the first. Valid until the next forward. */
 const dt_plan *dt_moe_plan(const dt_moe *moe);
-/* counts[ranks][ranks*E] of the last forward. */
+/* counts[ranks][ranks*E] of the last forward, zeros before the first. Valid until the next forward. */
 const int32_t *dt_moe_counts(const dt_moe *moe);
 
 #pragma GCC visibility pop

@@ -66,7 +66,8 @@ typedef struct dt_platform_point {
 /* A quantity that depends on arguments. Names in use (others are free):
  *   t0_s(producers, producer_bytes), capacity_bytes(producers[, producer_bytes]),
  *   rate_bytes_per_s(producers[, producer_bytes]), issue_s(producers, producer_bytes, gap_s),
- *   put_bytes_per_s(message_bytes, sms), alltoall_bytes_per_s(message_bytes), gemm_flop_per_s(rows, n, k, experts).
+ *   put_bytes_per_s(message_bytes, sms_count), alltoall_bytes_per_s(message_bytes),
+ *   gemm_flop_per_s(rows, n, k, experts), tile_s(k); docs/calibration.md has the rest.
  * An argument's name ends in a unit as a constant's does, or it is a count and takes whole numbers. The labels tell
  * tables of one name apart; "" or NULL where one does not apply. No two tables agree in name and all labels. */
 typedef struct dt_platform_table {

@@ -156,8 +156,8 @@ typedef struct dt_layer_model {
   const int64_t *tokens;        /* [ranks] */
   const int64_t *dispatch_rows; /* dedup: [ranks][ranks] tokens that a source sends to a peer; NULL: all of them */
   int32_t rows_in_place;        /* 1: no plan, no dispatch, no reduction: L1 and L2, whose rows go to their owners */
-  int32_t short_bands_alone;    /* 1: as it was until b9009e7: an expert's last band of at most 64 rows is not paired,
-                                   dispatch is in pieces of 128 KB, more of them by its kernel */
+  int32_t short_bands_alone;    /* 1: a former layer, for what was measured of it: an expert's last band of at most 64
+                                   rows is not paired, dispatch is in pieces of 128 KB, more of them by its kernel */
 } dt_layer_model;
 /* One rank and expert, top 1, 132 multiprocessors; counts, tokens, hidden and intermediate are to be set. */
 void dt_layer_model_init(dt_layer_model *model);

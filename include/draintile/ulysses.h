@@ -1,13 +1,13 @@
 /* Ulysses attention on Hopper GPUs: the way in, attention and the way out, as one call on a stream.
  *
  *     dt_ulysses_create(&config, &ulysses);              collective
- *     dt_ulysses_run(ulysses, mode, q, k, v, stream);    every rank, same order
+ *     dt_ulysses_run(ulysses, part, q, k, v, stream);    every rank, same order
  *     dt_ulysses_check(ulysses, stream);
  *     ... dt_ulysses_output(ulysses) holds this rank's rows ...
  *     dt_ulysses_destroy(ulysses);                       collective
  *
  * Rows, heads, text and masks as draintile/attention.h defines them; its dt_attention_config says what is computed
- * (workers, consumers, tile_rows, own_lag and the testing fields are not read). All modes give the same bits.
+ * (workers, consumers, tile_rows, own_lag and the testing fields are not read). Every schedule gives the same bits.
  */
 #ifndef DRAINTILE_ULYSSES_H
 #define DRAINTILE_ULYSSES_H
