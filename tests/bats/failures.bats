@@ -74,6 +74,24 @@ one_line() { # pattern
   done
 }
 
+@test "SIGSTOP where nobody is left to wait: all ranks, a rank alone" {
+  start --schedule serial
+  sleep 0.3
+  kill -STOP "${ranks[@]}"
+  ends_with 3 9
+  one_line 'rank 0 \(process [0-9]+\) is stopped'
+  "$DRAINTILE" synth qkv --tokens 300 --heads 2 --head-dim 64 "$BATS_TEST_TMPDIR/qkv"
+  "$DRAINTILE" attention --input "$BATS_TEST_TMPDIR/qkv" --output "$BATS_TEST_TMPDIR/output.safetensors" --ranks 1 \
+    --repeat 100000 --timeout 2s >"$BATS_TEST_TMPDIR/out" 2>"$BATS_TEST_TMPDIR/err" 3>&- &
+  shell=$!
+  parent=$shell
+  sleep 0.5
+  mapfile -t ranks < <(pgrep -P $parent)
+  kill -STOP "${ranks[0]}"
+  ends_with 3 9
+  one_line "rank 0 \(process ${ranks[0]}\) is stopped"
+}
+
 @test "two ranks at once, all ranks at once" {
   start --schedule alternate
   sleep 0.5

@@ -30,8 +30,10 @@ typedef struct rank_group {
   rank_process *processes;
   rank_account *accounts;
   double waiting_since_s; /* since the first of the waiting ranks arrived; 0: none waits */
-  double failed_at_s;     /* 0: not yet */
-  int code;               /* of a failure in the parent itself */
+  double stopped_s;       /* for which ranks have been stopped, and when that was looked at last */
+  double looked_at_s;
+  double failed_at_s; /* 0: not yet */
+  int code;           /* of a failure in the parent itself */
 } rank_group;
 
 /* 'T' in /proc/PID/stat, behind the parenthesised name. */
@@ -208,8 +210,16 @@ static void kill_remaining(rank_group *group) {
   }
 }
 
-/* Ranks that are late where the others wait, or stopped when the others have ended: given up in bounded time. One that
- * still computes after the others have ended is left alone. */
+/* Of time in which this process was stopped with them only a moment counts. */
+static int is_stopped_too_long(rank_group *group, int stopped, double now) {
+  double since = now - group->looked_at_s, moment = 2e-3 * TICK_MS;
+  group->looked_at_s = now;
+  group->stopped_s = stopped ? group->stopped_s + (since < moment ? since : moment) : 0;
+  return group->stopped_s > group->config->timeout_s;
+}
+
+/* Ranks that are late where the others wait, or stopped: given up in bounded time. One that still computes after the
+ * others have ended is left alone. */
 static void watch(rank_group *group) {
   const ranks_config *config = group->config;
   int running = 0, stopped = 0, idle = 0, waiting = 0;
@@ -230,13 +240,12 @@ static void watch(rank_group *group) {
       kill_remaining(group);
     return;
   }
-  if (idle == 0 || (group->waiting_since_s == 0 && idle == config->ranks)) {
+  if (idle == 0 || (group->waiting_since_s == 0 && idle == config->ranks))
     group->waiting_since_s = 0;
-    return;
-  }
-  if (group->waiting_since_s == 0) group->waiting_since_s = now;
-  double waited = now - group->waiting_since_s;
-  if ((stopped > 0 && waited > config->timeout_s) ||
+  else if (group->waiting_since_s == 0)
+    group->waiting_since_s = now;
+  double waited = group->waiting_since_s > 0 ? now - group->waiting_since_s : 0;
+  if (is_stopped_too_long(group, stopped, now) ||
       (waiting > 0 && config->entry_timeout_s > 0 && waited > config->entry_timeout_s)) {
     for (int32_t rank = 0; rank < config->ranks; rank++)
       group->processes[rank].stopped = !group->processes[rank].ended && is_stopped(group->processes[rank].pid);
