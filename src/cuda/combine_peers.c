@@ -1,6 +1,4 @@
-/* What the combine is compared with: cuBLAS and NCCL, loaded at run time. NCCL only through host calls that have kept
- * their signatures over its releases. */
-#include <dlfcn.h>
+/* What the combine is compared with: cuBLAS and NCCL, loaded at run time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +6,7 @@
 #include "combine_bench.h"
 #include "core/error.h"
 #include "driver.h"
-#include "probe/extras.h"
+#include "libraries.h"
 
 /* Of cublas_api.h, library_types.h and nccl.h, which need not be installed. */
 enum { OP_N = 0, OP_T = 1, R_16BF = 14, COMPUTE_32F = 68, GEMM_DEFAULT = -1, NCCL_BF16 = 9 };
@@ -27,19 +25,9 @@ typedef struct blas {
                  const int *sizes, int compute);
 } blas;
 
-typedef struct nccl {
-  int (*init_all)(void **comms, int devices, const int *list);
-  int (*destroy)(void *comm);
-  int (*group_start)(void);
-  int (*group_end)(void);
-  int (*send)(const void *, size_t, int type, int peer, void *comm, cudaStream_t);
-  int (*receive)(void *, size_t, int type, int peer, void *comm, cudaStream_t);
-  int (*version)(int *);
-} nccl;
-
 struct dt_peers {
   blas blas;
-  nccl nccl;
+  dt_nccl nccl;
   int32_t ranks;
   void *comms[DT_BENCH_RANKS], *handles[DT_BENCH_RANKS]; /* handles: each made by its rank when first needed */
   int blas_version, nccl_version;
@@ -65,15 +53,6 @@ struct dt_peer {
   int64_t receive_row[DT_BENCH_RANKS + 1];                /* where each rank's rows go in `receive` */
 };
 
-static int load(const char *const *names, size_t name_count, const char *const *symbols, size_t count, void **to) {
-  void *library = dt_extras_library(names, name_count);
-  for (size_t i = 0; i < count; i++) {
-    to[i] = library ? dlsym(library, symbols[i]) : NULL;
-    if (!to[i]) return 0;
-  }
-  return 1;
-}
-
 static dt_status blas_check(int status, const char *what) {
   return status == 0 ? DT_OK : dt_fail(DT_ERR_DEVICE, "%s: cuBLAS status %d", what, status);
 }
@@ -85,15 +64,12 @@ dt_status dt_peers_open(int32_t ranks, dt_peers **out) {
   static const char *const blas_names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
   static const char *const blas_symbols[] = {"cublasCreate_v2",     "cublasDestroy_v2", "cublasSetStream_v2",
                                              "cublasGetVersion_v2", "cublasGemmEx",     "cublasGemmGroupedBatchedEx"};
-  static const char *const nccl_names[] = {"libnccl.so.2", "libnccl.so"};
-  static const char *const nccl_symbols[] = {"ncclCommInitAll", "ncclCommDestroy", "ncclGroupStart", "ncclGroupEnd",
-                                             "ncclSend",        "ncclRecv",        "ncclGetVersion"};
   dt_peers *peers = calloc(1, sizeof *peers);
   if (!peers) return dt_fail(DT_ERR_MEMORY, "libraries: %zu bytes", sizeof *peers);
   dt_status status = DT_OK;
-  if (!load(blas_names, 3, blas_symbols, 6, (void **)&peers->blas))
+  if (!dt_library_load(blas_names, 3, blas_symbols, 6, &peers->blas))
     status = dt_fail(DT_ERR_UNSUPPORTED, "cuBLAS: libcublas.so was not found");
-  else if (!load(nccl_names, 2, nccl_symbols, 7, (void **)&peers->nccl))
+  else if (!dt_nccl_load(&peers->nccl))
     status = dt_fail(DT_ERR_UNSUPPORTED, "NCCL: libnccl.so.2 was not found");
   int devices[DT_BENCH_RANKS];
   for (int32_t r = 0; r < ranks; r++) devices[r] = r;
@@ -247,7 +223,7 @@ dt_status dt_peer_gemm(dt_peer *peer) {
 /* Every group's rows, own ones too: between any two ranks both sides name experts ascending. */
 static int exchange_groups(const dt_peer *peer) {
   const dt_peer_problem *q = &peer->problem;
-  const nccl *api = &peer->peers->nccl;
+  const dt_nccl *api = &peer->peers->nccl;
   void *comm = peer->peers->comms[peer->rank];
   const size_t n = (size_t)q->n;
   int error = 0;
@@ -300,7 +276,7 @@ dt_status dt_peer_loop(dt_peer *peer) {
 
 dt_status dt_peer_grouped(dt_peer *peer) {
   const dt_peer_problem *q = &peer->problem;
-  const nccl *api = &peer->peers->nccl;
+  const dt_nccl *api = &peer->peers->nccl;
   void *comm = peer->peers->comms[peer->rank];
   dt_status status = product_run(peer, &peer->by_owner);
   if (status) return status;

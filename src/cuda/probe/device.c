@@ -1,10 +1,10 @@
 /* The GPUs of this process as a machine to calibrate: facts, clocks, what is measured beside the bursts. */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "core/error.h"
 #include "cuda/driver.h"
+#include "cuda/libraries.h"
 #include "extras.h"
 #include "io/calibration.h"
 
@@ -31,13 +31,7 @@ static int load_nvml(nvml *api) {
   static const char *const names[] = {"libnvidia-ml.so.1", "libnvidia-ml.so"};
   static const char *const symbols[] = {"nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetClockInfo",
                                         "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlSystemGetDriverVersion"};
-  void *library = dt_extras_library(names, 2);
-  void **functions = (void **)api;
-  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-    functions[i] = library ? dlsym(library, symbols[i]) : NULL;
-    if (!functions[i]) return 0;
-  }
-  return api->init() == 0;
+  return dt_library_load(names, 2, symbols, sizeof symbols / sizeof *symbols, api) && api->init() == 0;
 }
 
 /* The SM clock is counted by the probe itself against the device's timer, under way: a reading between kernels may be

@@ -1,6 +1,5 @@
 #include "extras.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,10 +72,4 @@ dt_status dt_extras_fill(void *matrix, int64_t elements) {
     error = cudaMemcpy((char *)matrix + filled, matrix, filled <= bytes - filled ? filled : bytes - filled,
                        cudaMemcpyDeviceToDevice);
   return dt_cuda_check(error, "matrix");
-}
-
-void *dt_extras_library(const char *const *names, size_t count) {
-  void *library = NULL;
-  for (size_t i = 0; i < count && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-  return library;
 }

@@ -47,7 +47,4 @@ dt_status dt_extras_point(dt_extras_table *table, const double *at, const double
 /* Adds it to the platform unless it is empty or status is set, frees it, passes the status on. */
 dt_status dt_extras_table_finish(dt_extras_table *table, dt_status status, dt_platform *platform);
 
-/* The first of the names that dlopen finds; NULL: none. */
-void *dt_extras_library(const char *const *names, size_t count);
-
 #endif

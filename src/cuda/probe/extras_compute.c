@@ -1,8 +1,7 @@
 /* Rates of matrix products by cuBLAS, loaded at run time: what the tile engine is held against. */
-#include <dlfcn.h>
-
 #include "core/error.h"
 #include "cuda/driver.h"
+#include "cuda/libraries.h"
 #include "extras.h"
 
 /* Of cublas_api.h and library_types.h, which need not be installed. */
@@ -20,13 +19,7 @@ typedef struct blas {
 static int load_blas(blas *api) {
   static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
   static const char *const symbols[] = {"cublasCreate_v2", "cublasDestroy_v2", "cublasSetStream_v2", "cublasGemmEx"};
-  void *library = dt_extras_library(names, 3);
-  void **functions = (void **)api;
-  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-    functions[i] = library ? dlsym(library, symbols[i]) : NULL;
-    if (!functions[i]) return 0;
-  }
-  return 1;
+  return dt_library_load(names, 3, symbols, sizeof symbols / sizeof *symbols, api);
 }
 
 typedef struct bench {

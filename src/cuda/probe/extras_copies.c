@@ -1,9 +1,9 @@
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "core/error.h"
 #include "cuda/driver.h"
+#include "cuda/libraries.h"
 #include "extras.h"
 
 enum { LARGEST = 268435456 };
@@ -61,31 +61,7 @@ static dt_status copy_rates(dt_cuda_probe *probe, int32_t rounds, int to_device,
   return DT_OK;
 }
 
-/* The host calls that have kept their signatures over NCCL's releases. */
-typedef struct nccl {
-  int (*init_all)(void **comms, int devices, const int *list);
-  int (*destroy)(void *comm);
-  int (*group_start)(void);
-  int (*group_end)(void);
-  int (*send)(const void *, size_t, int type, int peer, void *comm, cudaStream_t);
-  int (*receive)(void *, size_t, int type, int peer, void *comm, cudaStream_t);
-  int (*version)(int *);
-} nccl;
-
-static int load_nccl(nccl *api) {
-  static const char *const names[] = {"libnccl.so.2", "libnccl.so"};
-  static const char *const symbols[] = {"ncclCommInitAll", "ncclCommDestroy", "ncclGroupStart", "ncclGroupEnd",
-                                        "ncclSend",        "ncclRecv",        "ncclGetVersion"};
-  void *library = dt_extras_library(names, 2); /* stays loaded: it keeps threads */
-  void **functions = (void **)api;
-  for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-    functions[i] = library ? dlsym(library, symbols[i]) : NULL;
-    if (!functions[i]) return 0;
-  }
-  return 1;
-}
-
-static int all_to_all(const dt_cuda_probe *probe, const nccl *api, void **comms, unsigned char **send,
+static int all_to_all(const dt_cuda_probe *probe, const dt_nccl *api, void **comms, unsigned char **send,
                       unsigned char **receive, size_t bytes) {
   size_t part = bytes / (size_t)probe->ranks;
   int error = api->group_start();
@@ -98,7 +74,7 @@ static int all_to_all(const dt_cuda_probe *probe, const nccl *api, void **comms,
   return error ? error : ended;
 }
 
-static dt_status nccl_rates(dt_cuda_probe *probe, int32_t rounds, const nccl *api, const stopwatch *watch,
+static dt_status nccl_rates(dt_cuda_probe *probe, int32_t rounds, const dt_nccl *api, const stopwatch *watch,
                             unsigned char **send, unsigned char **receive, dt_platform *platform) {
   int devices[DT_BURST_RANKS], version = 0;
   void *comms[DT_BURST_RANKS] = {NULL};
@@ -174,9 +150,9 @@ dt_status dt_extras_copies(dt_cuda_probe *probe, int32_t rounds, dt_platform *pl
   if (!status) status = stopwatch_create(&watch);
   if (!status) status = copy_rates(probe, rounds, 0, &watch, send[0], receive[0], NULL, platform);
   if (!status && probe->ranks > 1) status = peer_copies(probe, rounds, &watch, send, receive, platform);
-  nccl api;
+  dt_nccl api;
   if (!status && probe->ranks > 1) {
-    if (load_nccl(&api))
+    if (dt_nccl_load(&api))
       status = nccl_rates(probe, rounds, &api, &watch, send, receive, platform);
     else
       status = dt_platform_add_note(platform, "NCCL all-to-all was not measured: libnccl.so.2 was not found");
