@@ -76,16 +76,7 @@ static void make_targets(int r) {
 static void launch(int r, const uint64_t *target, int tensor_stores) {
   rank *self = &ranks[r];
   const gemm_problem *p = &self->problem;
-  dt_cuda_gemm gemm;
-  dt_cuda_gemm_init(&gemm);
-  gemm.a = p->a;
-  gemm.b = p->b;
-  gemm.out = p->out;
-  gemm.counts = p->device_counts;
-  gemm.experts = p->shape.experts;
-  gemm.rows_max = p->shape.rows;
-  gemm.n = p->shape.n;
-  gemm.k = p->shape.k;
+  dt_cuda_gemm gemm = problem_gemm(p);
   gemm.tensor_stores = tensor_stores;
   gemm.timeout_s = 5;
   gemm.row_target = target;

@@ -146,6 +146,20 @@ void problem_destroy(gemm_problem *problem) {
   free(problem->first);
 }
 
+dt_cuda_gemm problem_gemm(const gemm_problem *problem) {
+  dt_cuda_gemm gemm;
+  dt_cuda_gemm_init(&gemm);
+  gemm.a = problem->a;
+  gemm.b = problem->b;
+  gemm.out = problem->out;
+  gemm.counts = problem->device_counts;
+  gemm.experts = problem->shape.experts;
+  gemm.rows_max = problem->shape.rows;
+  gemm.n = problem->shape.n;
+  gemm.k = problem->shape.k;
+  return gemm;
+}
+
 double problem_error(const gemm_problem *problem, const gemm_arena *arena, const uint16_t *out, int samples,
                      uint64_t seed) {
   const int64_t n = problem->shape.n, k = problem->shape.k;

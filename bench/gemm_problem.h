@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
+#include <draintile/gemm.h>
+
 /* even: sizes differ by at most one. uniform: in proportion to uniform random numbers. zipf: to rank^-0.5, shuffled.
  * sparse: as uniform, but every other expert has no row. */
 typedef enum gemm_sizes { SIZES_EVEN, SIZES_UNIFORM, SIZES_ZIPF, SIZES_SPARSE } gemm_sizes;
@@ -40,6 +42,8 @@ void arena_create(gemm_arena *arena, const gemm_shape *shapes, int count);
 /* Fills `problem` with the group sizes of seed. */
 void problem_create(gemm_problem *problem, const gemm_arena *arena, const gemm_shape *shape, uint64_t seed);
 void problem_destroy(gemm_problem *problem);
+/* The grouped GEMM of the problem, into `out`; all else as dt_cuda_gemm_init. */
+dt_cuda_gemm problem_gemm(const gemm_problem *problem);
 
 /* Largest relative error |out - ref| / |ref| over `samples` sampled output rows pieces, against float64 sums; NaN if
  * any value is not finite. out: host copy. */

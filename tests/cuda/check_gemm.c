@@ -35,16 +35,7 @@ static void must(dt_status status, const char *what) {
 }
 
 static dt_cuda_gemm describe(const gemm_problem *p, const variant *v) {
-  dt_cuda_gemm gemm;
-  dt_cuda_gemm_init(&gemm);
-  gemm.a = p->a;
-  gemm.b = p->b;
-  gemm.out = p->out;
-  gemm.counts = p->device_counts;
-  gemm.experts = p->shape.experts;
-  gemm.rows_max = p->shape.rows;
-  gemm.n = p->shape.n;
-  gemm.k = p->shape.k;
+  dt_cuda_gemm gemm = problem_gemm(p);
   gemm.tensor_stores = v->tensor_stores;
   gemm.raster_bands = v->raster_bands;
   gemm.sms = v->sms;
