@@ -82,6 +82,13 @@ dt_status dt_cuda_moe_check_config(const dt_cuda_moe_config *c) {
   return check_schedule(c);
 }
 
+/* Memory that CUDA knows nothing of: a kernel that reads it would end the process's use of the GPU. */
+static int is_of_host(const void *pointer) {
+  struct cudaPointerAttributes attributes;
+  return pointer && cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess &&
+         attributes.type == cudaMemoryTypeUnregistered;
+}
+
 dt_status dt_cuda_moe_check_weights(const dt_cuda_moe_weights *w) {
   const struct {
     const char *name;
@@ -89,9 +96,13 @@ dt_status dt_cuda_moe_check_weights(const dt_cuda_moe_weights *w) {
     int optional;
   } fields[] = {{"gate", w->gate, 0},           {"up", w->up, 0},           {"down", w->down, 0},
                 {"gate_bias", w->gate_bias, 1}, {"up_bias", w->up_bias, 1}, {"down_bias", w->down_bias, 1}};
-  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-    if ((fields[i].pointer == NULL && !fields[i].optional) || (uintptr_t)fields[i].pointer % 16 != 0)
-      return dt_fail(DT_ERR_ARGUMENT, "%s: %p; device memory aligned to 16 allowed", fields[i].name, fields[i].pointer);
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    const void *pointer = fields[i].pointer;
+    if ((pointer == NULL && !fields[i].optional) || (uintptr_t)pointer % 16 != 0)
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %p; device memory aligned to 16 allowed", fields[i].name, pointer);
+    if (is_of_host(pointer))
+      return dt_fail(DT_ERR_ARGUMENT, "%s: %p is the host's; device memory allowed", fields[i].name, pointer);
+  }
   return DT_OK;
 }
 

@@ -35,7 +35,7 @@ static dt_status check_config(const dt_ulysses_config *c) {
     return dt_fail(DT_ERR_ARGUMENT, "comm: %d ranks; 1 to %d allowed", dt_comm_ranks(c->comm), DT_ULYSSES_RANKS_MAX);
   const dt_attention_config *a = &c->attention;
   if (a->dtype != DT_DTYPE_BF16 && a->dtype != DT_DTYPE_F16)
-    return dt_fail(DT_ERR_ARGUMENT, "dtype: %d; bf16 and f16 allowed", (int)a->dtype);
+    return dt_fail(DT_ERR_ARGUMENT, "dtype: %s; bf16 and f16 allowed", dt_dtype_name(a->dtype));
   if (a->head_dim != 64 && a->head_dim != 128 && a->head_dim != 256)
     return dt_fail(DT_ERR_ARGUMENT, "head_dim: %d; 64, 128 and 256 allowed", a->head_dim);
   if (a->heads > 4096) return dt_fail(DT_ERR_ARGUMENT, "heads: %d; up to 4096 allowed", a->heads);
