@@ -189,6 +189,10 @@ static dt_status disagreement(moe_rank *r, const dt_cuda_moe_config *config, con
   dt_cuda_moe_weights unaligned = *weights;
   unaligned.up = (const uint8_t *)weights->up + 2;
   if (!status) status = refuse(r, dt_cuda_moe_create(config, &unaligned, &moe), DT_ERR_ARGUMENT, "up");
+  static const _Alignas(16) uint16_t host[8];
+  dt_cuda_moe_weights of_host = *weights;
+  of_host.down = host;
+  if (!status) status = refuse(r, dt_cuda_moe_create(config, &of_host, &moe), DT_ERR_ARGUMENT, "host");
   return status ? status : run_well(r, config, weights, 0, "after a disagreement");
 }
 
