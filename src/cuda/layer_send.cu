@@ -56,7 +56,7 @@ DT_DEVICE int32_t dt_other_rank(const dt_tile_layer &layer, int32_t id) {
   return to == layer.rank ? -1 : to;
 }
 
-/* Tokens [first, last) to other ranks, then where their rows come from. Whole warp; returns how many rows were sent.
+/* Tokens [first, last) to other ranks, but for those that are there already, then where their rows come from. Whole warp; returns how many rows were sent.
  * The fence, then the sources: release, pairs with dt_await_source. It is once for several tokens: under load a system
  * fence takes microseconds. */
 DT_DEVICE uint32_t dt_send_tokens(const dt_tile_layer &layer, int32_t first, int32_t last) {
@@ -65,7 +65,7 @@ DT_DEVICE uint32_t dt_send_tokens(const dt_tile_layer &layer, int32_t first, int
   for (int32_t token = first; token < last; token++) {
     const int32_t to = lane < top_k ? dt_other_rank(layer, layer.state->ids[(int64_t)token * top_k + lane]) : -1;
     const uint32_t ranks = __reduce_or_sync(0xffffffffu, to < 0 ? 0 : 1u << to);
-    if (ranks != 0) dt_send_row(layer, token, ranks);
+    if (ranks != 0 && token >= layer.state->early_tokens) dt_send_row(layer, token, ranks);
     sent += (uint32_t)__popc(ranks);
   }
   if (sent == 0) return 0;

@@ -31,7 +31,7 @@ DT_DEVICE uint32_t dt_load_volatile(const uint32_t *word) {
   return *(const volatile uint32_t *)word;
 }
 
-/* `Owner` has state, slots, peer_slot, rank and ranks: a dt_tile_layer or a dt_moe_plan. */
+/* `Owner` has state, slots, peer_slot, arrivals, bands_max, rank and ranks: a dt_tile_layer or a dt_moe_plan. */
 template <class Owner> DT_DEVICE bool dt_layer_failed(const Owner &owner) {
   return dt_load_volatile(&owner.state->error) != DT_LAYER_OK;
 }
@@ -54,16 +54,17 @@ template <class Owner> DT_DEVICE void dt_layer_watch_peers(const Owner &owner) {
 }
 
 /* The counter of rows that have arrived for a band of `rank`, in this epoch. */
-DT_DEVICE uint32_t *dt_arrival(const dt_tile_layer &layer, int32_t rank, int32_t band) {
-  return layer.arrivals[rank] + (int64_t)(layer.state->epoch & 1) * layer.bands_max + band;
+template <class Owner> DT_DEVICE uint32_t *dt_arrival(const Owner &owner, int32_t rank, int32_t band) {
+  return owner.arrivals[rank] + (int64_t)(owner.state->epoch & 1) * owner.bands_max + band;
 }
 /* Publishes rows that this rank has stored for a band of `peer`. One thread, after the barrier that others passed
  * behind their stores. */
-DT_DEVICE void dt_dispatch_done(const dt_tile_layer &layer, int32_t peer, int32_t band, uint32_t rows) {
-  if (peer == layer.rank)
-    dt_release_add(dt_arrival(layer, peer, band), rows);
+template <class Owner>
+DT_DEVICE void dt_dispatch_done(const Owner &owner, int32_t peer, int32_t band, uint32_t rows) {
+  if (peer == owner.rank)
+    dt_release_add(dt_arrival(owner, peer, band), rows);
   else
-    dt_release_add_sys(dt_arrival(layer, peer, band), rows);
+    dt_release_add_sys(dt_arrival(owner, peer, band), rows);
 }
 /* Tells every rank that its combine buffer holds all rows of this one. One thread, which has acquired them. */
 DT_DEVICE void dt_tell_sent(const dt_tile_layer &layer) {

@@ -6,7 +6,7 @@
 #include "moe_handle.h"
 #include "plan/layer_defaults.h"
 
-enum { TABLE_BLOCKS = 64 };
+enum { TABLE_BLOCKS = 64, EARLY_SEND_BLOCKS = 32 };
 
 static dt_status check_input(const dt_cuda_moe *m, const dt_cuda_moe_input *in) {
   if (in->tokens < 0 || in->tokens > m->config.max_tokens)
@@ -78,8 +78,16 @@ static dt_status launch_tiles(dt_cuda_moe *m, int staged, int local, cudaStream_
   return dt_cuda_check(dt_tile_layer_launch(&layer, ctas, stream), "tiles");
 }
 
+/* Blocks that dispatch while the table is made. Where ranks share a device, nothing waits beside it. */
+static int32_t early_blocks(const dt_moe_plan *p, int head) {
+  const size_t shared = sizeof(int32_t) * dt_moe_scratch_words(p->ranks, p->experts, p->order) + dt_moe_early_bytes(p);
+  if (p->crowded || shared > DT_CUDA_MOE_SHARED_MAX) return 0;
+  return p->dedup ? EARLY_SEND_BLOCKS : head > 0 ? 0 : DT_LAYER_EARLY_PIECES;
+}
+
 static dt_status launch_plan(dt_cuda_moe *m, int head, cudaStream_t stream) {
   m->plan.head = head;
+  m->plan.early_blocks = early_blocks(&m->plan, head);
   m->plan.tiles_only = 0;
   dt_cuda_moe_graph *g = &m->graph;
   const dt_status status = planned(m, dt_moe_count_launch(&m->plan, stream), "counts", &g->count, stream);

@@ -49,6 +49,8 @@ static void fill_plan(dt_cuda_moe *m) {
   p->put_rows = DT_TILE_M; /* about 128 KB: of a whole block, or through the copy engine */
   while (p->put_rows > 8 && (int64_t)p->put_rows * 2 * c->hidden > 160 * 1024) p->put_rows /= 2;
   p->piece_rows = dt_layer_piece_rows(c->hidden, DT_LAYER_PIECE_BYTES);
+  p->row_bytes = 2 * c->hidden;
+  p->tokens_max = c->max_tokens;
   p->expand_rows = dt_layer_piece_rows(c->hidden, DT_LAYER_EXPAND_BYTES);
   const int64_t most = c->top_k < p->experts ? c->top_k : p->experts;
   p->rows_max = c->max_rows ? c->max_rows : p->ranks * c->max_tokens * most;
@@ -70,16 +72,15 @@ static void fill_pointers(dt_cuda_moe *m) {
   uint8_t *own = dt_window_local(m->control);
   p->slots = l->slots = (dt_layer_slot *)own;
   p->counts = (int32_t *)(own + dt_cuda_moe_counts_offset(p));
-  p->arrivals = (uint32_t *)(own + dt_cuda_moe_arrivals_offset(p));
   p->sources = (uint32_t *)(own + dt_cuda_moe_sources_offset(p));
   for (int32_t r = 0; r < p->ranks; r++) {
     uint8_t *control = m->control->pieces[r];
     p->peer_slot[r] = l->peer_slot[r] = (dt_layer_slot *)control + p->rank;
     p->peer_counts[r] = (int32_t *)(control + dt_cuda_moe_counts_offset(p));
-    l->arrivals[r] = (uint32_t *)(control + dt_cuda_moe_arrivals_offset(p));
+    p->arrivals[r] = l->arrivals[r] = (uint32_t *)(control + dt_cuda_moe_arrivals_offset(p));
     l->sources[r] = (uint32_t *)(control + dt_cuda_moe_sources_offset(p));
-    l->rows_of[r] = m->rows->pieces[r];
-    l->staging[r] = m->tokens ? m->tokens->pieces[r] : NULL;
+    p->rows_of[r] = l->rows_of[r] = m->rows->pieces[r];
+    p->staging_of[r] = l->staging[r] = m->tokens ? m->tokens->pieces[r] : NULL;
     l->buffers[r] = m->buffer->pieces[r];
   }
   l->rank = p->rank;

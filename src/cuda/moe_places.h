@@ -61,6 +61,17 @@ DT_PHASE dt_tile_task dt_moe_task(const dt_moe_plan *p, const dt_moe_scratch *s,
 DT_PHASE int32_t dt_moe_pieces(const dt_moe_plan *p, const dt_moe_scratch *s) {
   return s->piece[DT_MOE_DEDUPS(p) ? p->experts : p->ranks * p->experts];
 }
+/* Pieces, or with dedup tokens of `tokens`, that leave while the table is made. These do only where hardly any rows
+ * stay: where tiles have own rows to begin with, they are kept waiting. */
+DT_PHASE int32_t dt_moe_early_pieces(const dt_moe_plan *p, int32_t pieces) {
+  return p->early_blocks > 0 ? dt_min32(pieces, DT_LAYER_EARLY_PIECES) : 0;
+}
+DT_PHASE int32_t dt_moe_early_tokens(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t tokens) {
+  const int32_t first = p->rank * p->experts, all = dt_moe_combine_row(p, s, p->rank, p->ranks * p->experts);
+  const int32_t own = dt_moe_combine_row(p, s, p->rank, first + p->experts) - dt_moe_combine_row(p, s, p->rank, first);
+  if (p->early_blocks == 0 || own > all / DT_LAYER_EARLY_STAY) return 0;
+  return dt_min32(tokens, tokens / 4 + DT_LAYER_EARLY_TOKENS);
+}
 /* dedup: piece `index`. A run starts with a band. */
 DT_PHASE dt_layer_piece dt_moe_expand_piece(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t index) {
   int32_t local;

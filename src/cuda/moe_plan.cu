@@ -27,6 +27,7 @@ DT_DEVICE void dt_publish_counts(const dt_moe_plan &p) {
     p.state->input = p.input;
     p.state->epoch = epoch;
     p.state->counted = 0;
+    p.state->placed = 0;
   }
 }
 

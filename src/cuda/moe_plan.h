@@ -41,16 +41,19 @@ typedef struct dt_moe_plan {
   dt_layer_slot *slots;
   dt_layer_slot *peer_slot[DT_LAYER_RANKS];
   dt_layer_state *state;
-  uint32_t *arrivals; /* own, [2][bands_max] */
+  uint32_t *arrivals[DT_LAYER_RANKS]; /* as in dt_tile_layer, and so are rows_of, staging_of, tokens_max, row_bytes */
   uint32_t *act_ready, *stored;
   int32_t *band_places; /* paced: [bands_max], see dt_moe_place */
   dt_tile_task *tasks;
   dt_layer_piece *pieces, *puts;
   uint64_t *row_target;
-  dt_device_slots slot;    /* of this rank's tokens */
-  dt_layer_input input;    /* for the state */
-  int32_t dedup;           /* 1: pieces are of this rank's own bands, in the order of L1 */
-  int32_t expand_rows;     /* dedup: of a piece; divides a band */
+  dt_device_slots slot; /* of this rank's tokens */
+  dt_layer_input input; /* for the state */
+  int32_t dedup;        /* 1: pieces are of this rank's own bands, in the order of L1 */
+  int32_t expand_rows;  /* dedup: of a piece; divides a band */
+  int32_t early_blocks; /* of the table's kernel, that dispatch while it is made (layer_early.cuh) */
+  uint8_t *rows_of[DT_LAYER_RANKS], *staging_of[DT_LAYER_RANKS];
+  int64_t tokens_max, row_bytes;
   int32_t ahead, clusters; /* waves of early L1 tasks, a task a cluster; -1: none, 0: as many as the link takes */
   uint32_t *sources;       /* own, [2][bands_max*DT_TILE_M]: see dt_tile_layer */
   int32_t *source_base;    /* [ranks*experts]: see dt_moe_source_base */
@@ -78,11 +81,15 @@ typedef struct dt_moe_scratch {
 } dt_moe_scratch;
 
 /* order: of dt_order. */
-static inline size_t dt_moe_scratch_words(int32_t ranks, int32_t experts, int32_t order) {
+DT_PHASE size_t dt_moe_scratch_words(int32_t ranks, int32_t experts, int32_t order) {
   const size_t g = (size_t)ranks * (size_t)experts + 1, e = (size_t)experts + 1;
   const size_t words = (size_t)ranks * (g + 2 * e) + 3 * g + 2 * e + 2;
   if (order == DT_ORDER_REMOTE_FIRST) return words + 2 * g + 6 * (2 * e);
   return words + 6 * e + (order == DT_ORDER_PACED ? g : 0);
+}
+/* Room for a piece that leaves early, behind the scratch. */
+static inline size_t dt_moe_early_bytes(const dt_moe_plan *p) {
+  return p->dedup ? 0 : 256 + (size_t)p->piece_rows * (size_t)p->row_bytes;
 }
 DT_PHASE int32_t dt_moe_runs(const dt_moe_plan *p) {
   return p->order == DT_ORDER_REMOTE_FIRST ? 2 * p->experts : p->experts;

@@ -3,6 +3,7 @@
 #define DT_CUDA_MOE_TABLE_CUH
 
 #include "cuda/launch.cuh"
+#include "cuda/layer_early.cuh"
 #include "cuda/layer_words.cuh"
 #include "cuda/moe_places.h"
 
@@ -54,6 +55,7 @@ DT_DEVICE void dt_write_state(const dt_moe_plan &p, const dt_moe_scratch &s) {
   const int32_t pieces = s.piece[DT_MOE_DEDUPS(&p) ? experts : g];
   state->pieces = (uint32_t)pieces;
   state->head = (uint32_t)(((int64_t)pieces * p.head + 1023) / 1024);
+  if (!DT_MOE_DEDUPS(&p) && p.head == 0) state->head = (uint32_t)dt_moe_early_pieces(&p, pieces);
   state->next_piece = p.tiles_only ? state->pieces : state->head;
   state->puts = (uint32_t)s.put[g];
   const int32_t first = dt_moe_combine_row(&p, &s, p.rank, p.rank * experts);
@@ -64,6 +66,7 @@ DT_DEVICE void dt_write_state(const dt_moe_plan &p, const dt_moe_scratch &s) {
   state->dispatch_rows = state->received_rows;
   if (DT_MOE_DEDUPS(&p)) {
     state->next_head = 0;
+    state->early_tokens = dt_moe_early_tokens(&p, &s, (int32_t)state->input.tokens);
     state->ids = p.slot.ids;
     state->dispatch_rows = 0; /* counted as they are sent */
   }
@@ -86,7 +89,7 @@ DT_DEVICE void dt_write_table(const dt_moe_plan &p, const dt_moe_scratch &s, int
   if (p.tiles_only) return;
   if (p.order == DT_ORDER_PACED && p.staged)
     for (int32_t i = thread; i < bands; i += threads) p.band_places[i] = dt_moe_band_place(&p, &s, i);
-  uint32_t *next_bank = p.arrivals + (int64_t)((p.state->epoch & 1) ^ 1) * p.bands_max;
+  uint32_t *next_bank = p.arrivals[p.rank] + (int64_t)((p.state->epoch & 1) ^ 1) * p.bands_max;
   for (int32_t i = thread; i < p.bands_max; i += threads) next_bank[i] = 0;
   if (DT_MOE_DEDUPS(&p)) {
     const int32_t words = p.bands_max * (DT_TILE_M / 4); /* of 16 bytes */
@@ -110,13 +113,15 @@ DT_DEVICE void dt_place_slots(const dt_moe_plan &p, int32_t block, int32_t *memo
   dt_place_sum(&p.slot, dt_counts_of(p, p.counts, p.state->epoch, p.rank), &scratch, &team);
   __syncthreads();
   dt_place_rows(&p.slot, &scratch, &team);
+  if (!DT_MOE_DEDUPS(&p) && p.early_blocks > 0) dt_tell_placed(p);
 }
 
-/* The first blocks write the table, the others place this rank's slots. */
+/* The first blocks write the table, the next place this rank's slots, the others dispatch meanwhile. */
 DT_DEVICE void dt_make_table(const dt_moe_plan &p, int32_t *memory) {
-  const int32_t places = p.tiles_only ? 0 : p.slot.blocks, blocks = (int32_t)gridDim.x - places;
-  const int32_t block = (int32_t)blockIdx.x;
-  if (block >= blocks) {
+  const int32_t places = p.tiles_only ? 0 : p.slot.blocks, early = p.tiles_only ? 0 : p.early_blocks;
+  const int32_t blocks = (int32_t)gridDim.x - places - early, block = (int32_t)blockIdx.x;
+  const bool dispatches = block >= blocks + places;
+  if (block >= blocks && !dispatches) {
     dt_grid_launch();
     return dt_place_slots(p, block - blocks, memory);
   }
@@ -132,12 +137,21 @@ DT_DEVICE void dt_make_table(const dt_moe_plan &p, int32_t *memory) {
 #define DT_RUN(phase)                                                                                                  \
   __syncthreads();                                                                                                     \
   phase(&p, &s, &team);
+  if (DT_MOE_DEDUPS(&p) && dispatches) {
+    __syncthreads();
+    return dt_send_early(p, dt_moe_early_tokens(&p, &s, (int32_t)p.state->input.tokens), block - blocks - places,
+                         early);
+  }
   if (p.order != DT_ORDER_NATURAL) {
     DT_RUN(dt_moe_remotes)
     DT_RUN(dt_moe_sort)
   }
   DT_RUN(dt_moe_sizes)
   DT_RUN(dt_moe_sums)
+  if (!DT_MOE_DEDUPS(&p) && dispatches) {
+    __syncthreads();
+    return dt_dispatch_early(p, s, block - blocks - places, early, dt_early_room(p, memory));
+  }
   if (DT_MOE_DEDUPS(&p)) {
     DT_RUN(dt_moe_ahead)
   }
@@ -165,8 +179,9 @@ static cudaError_t dt_prepare_table(const void *kernel, int shared_bytes) {
 static cudaError_t dt_launch_table(const void *kernel, const dt_moe_plan *plan, int blocks, cudaStream_t stream) {
   size_t shared = sizeof(int32_t) * dt_moe_scratch_words(plan->ranks, plan->experts, plan->order);
   if (dt_slots_place_bytes(&plan->slot) > shared) shared = dt_slots_place_bytes(&plan->slot);
-  return dt_launch_plan(kernel, plan, blocks + (plan->tiles_only ? 0 : plan->slot.blocks), DT_TABLE_THREADS, shared,
-                        stream);
+  if (!plan->tiles_only) blocks += plan->slot.blocks + plan->early_blocks;
+  if (!plan->tiles_only && plan->early_blocks > 0) shared += dt_moe_early_bytes(plan);
+  return dt_launch_plan(kernel, plan, blocks, DT_TABLE_THREADS, shared, stream);
 }
 
 #endif

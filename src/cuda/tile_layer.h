@@ -67,12 +67,13 @@ typedef struct dt_layer_state {
   uint32_t passed,
       passed_target;         /* what covers rows of other ranks: CTA tiles and one, blocks that put, or consumers */
   uint32_t next_task, tasks; /* tickets drawn; L1 and L2 tasks */
-  uint32_t fill_0[6];
+  uint32_t fill_0[5];
+  int32_t early_tokens;                    /* dedup: of this rank's first, that other ranks have already */
   uint32_t next_piece, pieces, head, puts; /* dispatch: taken, all, those of the dispatch kernel; pieces to put */
   uint32_t slot_error;                     /* of dt_device_plan_error */
   uint32_t next_head;                      /* dedup: pieces that the dispatch kernel has taken */
   uint32_t planned;                        /* epoch whose table is there, where tiles run beside the dispatch kernel */
-  uint32_t fill_1;
+  uint32_t placed;                         /* blocks that have placed their slots; 0 when counts are published */
   int64_t rows, sent_rows, received_rows, dispatch_rows; /* dispatch_rows: of this rank's tokens to other ranks */
   dt_layer_input input; /* written with the counts, so that no later kernel's parameters change from call to call */
   const int32_t *ids;   /* dedup: [tokens][top_k], input */

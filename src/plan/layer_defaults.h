@@ -8,8 +8,12 @@
 #include <draintile/plan.h>
 
 enum {
-  DT_LAYER_SEND_SMS = 32,   /* dedup: multiprocessors of the dispatch kernel */
-  DT_LAYER_HEAD_DEDUP = 32, /* 1024ths of the copies that it makes */
+  DT_LAYER_SEND_SMS = 32,     /* dedup: multiprocessors of the dispatch kernel */
+  DT_LAYER_HEAD_DEDUP = 32,   /* 1024ths of the copies that it makes */
+  DT_LAYER_EARLY_PIECES = 64, /* of dispatch, that leave while the table is made */
+  /* With dedup so many tokens and a quarter of all do, if of a rank's rows at most one in so many stays there. */
+  DT_LAYER_EARLY_TOKENS = 256,
+  DT_LAYER_EARLY_STAY = 8,
   DT_LAYER_CONSUMERS = 16,
   DT_LAYER_LEAD_ALL = 1 << 28, /* all of L1 before L2 */
   /* Tokens that cross to one rank while every cluster does an L1 tile: a tile takes 2*128*256*hidden operations, a

@@ -98,10 +98,11 @@ typedef struct layer_rank {
   layer_link link;
   layer_piece *pieces;
   int32_t piece_count, next_piece, started;
-  int32_t copying; /* warps beside the tiles */
-  double sent;     /* when this rank's rows are at their owners */
-  double *stored;  /* [bands]; signal: when all of L2's tiles until now are stored */
-  double energy;   /* seconds of all multiprocessors at the full rate */
+  int32_t copying;     /* warps beside the tiles */
+  double sent;         /* when this rank's rows are at their owners */
+  double *stored;      /* [bands]; signal: when all of L2's tiles until now are stored */
+  double energy;       /* seconds of all multiprocessors at the full rate */
+  double early, delay; /* dedup: share of what it sends that leaves while the table is made; by what that keeps tiles */
 } layer_rank;
 
 typedef enum layer_event_kind {

@@ -18,6 +18,30 @@ static double sent_bytes(const layer_world *world, int32_t source) {
   return 2.0 * rows * (double)m->hidden;
 }
 
+/* The first tokens leave so long before the table is there; differences: docs/notes/model.md. */
+static const double early_s = 16e-6;
+
+/* Of the bytes that `source` sends, the share that leaves while the table is made: where hardly any rows stay. */
+static double early_share(const layer_world *world, int32_t source) {
+  const dt_layer_model *m = world->model;
+  int64_t own = 0, all = 0;
+  for (int32_t peer = 0; peer < m->ranks; peer++)
+    for (int32_t e = 0; e < world->experts; e++) {
+      const int32_t rows = layer_count(world, source, peer, e);
+      all += rows;
+      own += peer == source ? rows : 0;
+    }
+  const int64_t tokens = m->tokens[source];
+  if (m->short_bands_alone || own > all / DT_LAYER_EARLY_STAY || tokens == 0) return 0.0;
+  return fmin(1.0, 0.25 + (double)DT_LAYER_EARLY_TOKENS / (double)tokens);
+}
+/* From world->now until so much of what `source` sends has left. */
+static double sent_after(const layer_world *world, int32_t source, double share) {
+  const layer_rank *rank = &world->rank[source];
+  const double left = fmax(0.0, share - rank->early) * sent_bytes(world, source);
+  return rank->delay + world->costs->fill_s + left / world->costs->link_bytes_per_s;
+}
+
 /* When the tokens of rows [low, high) of an expert are here: a source's rows are in the order of its tokens. */
 static double ready_at(const layer_world *world, int32_t self, int32_t expert, int32_t low, int32_t high) {
   const dt_layer_costs *c = world->costs;
@@ -28,8 +52,7 @@ static double ready_at(const layer_world *world, int32_t self, int32_t expert, i
     const int32_t source = (self + k) % ranks, rows = layer_count(world, source, self, expert);
     const int32_t last = (high < first + rows ? high : first + rows) - first;
     if (last > 0 && low < first + rows)
-      ready = fmax(ready, world->now + c->fill_s + c->link_latency_s +
-                              sent_bytes(world, source) / c->link_bytes_per_s * last / rows);
+      ready = fmax(ready, world->now + c->link_latency_s + sent_after(world, source, (double)last / rows));
     first += rows;
   }
   return ready;
@@ -56,7 +79,12 @@ static int add_run(layer_world *world, int32_t self, int32_t expert, int32_t hal
 
 /* In the order of L1. world->now: when the kernel starts. */
 dt_status layer_dedup_create(layer_world *world, int32_t self) {
-  const int32_t ahead = world->rank[self].table.ahead;
+  const int32_t ahead = world->rank[self].table.ahead, ranks = self == 0 ? world->model->ranks : 0;
+  for (int32_t r = 0; r < ranks; r++) {
+    layer_rank *rank = &world->rank[r];
+    rank->early = early_share(world, r);
+    rank->delay = fmax(0.0, rank->early * sent_bytes(world, r) / world->costs->link_bytes_per_s - early_s);
+  }
   int32_t room = 0, good = 1;
   for (int32_t e = 0; e < ahead; e++) good = good && add_run(world, self, e, EARLY, &room);
   for (int32_t e = 0; e < ahead; e++) good = good && add_run(world, self, e, LATE, &room);
@@ -82,7 +110,8 @@ static void start_at(layer_world *world, int32_t self, double at, int32_t first,
 static double expand_head(layer_world *world, int32_t self, int32_t head, int32_t warps, double *free_at) {
   const dt_layer_costs *c = world->costs;
   layer_rank *rank = &world->rank[self];
-  const double begin = world->now + c->fill_s, sent = begin + sent_bytes(world, self) / c->link_bytes_per_s;
+  const double begin = world->now + world->rank[self].delay + c->fill_s;
+  const double sent = world->now + sent_after(world, self, 1.0);
   double end = sent;
   for (int32_t w = 0; w < warps; w++) free_at[w] = w % 2 == 0 ? sent : begin;
   for (int32_t i = 0; i < head; i++) {
@@ -112,7 +141,7 @@ dt_status layer_dedup_start(layer_world *world, int32_t self) {
   free(free_at);
   const int32_t first = serial ? 0 : clusters - sms / 2;
   world->dispatched = fmax(world->dispatched, first > 0 ? world->now : end);
-  if (first > 0) start_at(world, self, world->now, 0, first);
+  if (first > 0) start_at(world, self, world->now + world->rank[self].delay, 0, first);
   start_at(world, self, end, first, clusters);
   return DT_OK;
 }

@@ -10,6 +10,9 @@ enum { COPY_BYTES = 16384 };
 /* A piece is told of when so much behind it has left, or there is no more (layer_carry.cuh). */
 static const double behind_bytes = 16384.0;
 
+/* The first pieces leave so long before the table is there; stamps and differences: docs/notes/model.md. */
+static const double early_s = 10e-6;
+
 /* Copies take longer where memory is at its rate, hardly before; shares of a full link differ by so much on either
  * side: stamps (docs/notes/model.md). */
 static const double crowd_power = 20.0, share_spread = 0.25;
@@ -51,7 +54,9 @@ dt_status layer_dispatch_create(layer_world *world, int32_t self) {
 void layer_dispatch_start(layer_world *world, int32_t self) {
   const dt_layer_costs *c = world->costs;
   layer_rank *rank = &world->rank[self];
-  const int32_t head = world->in_place ? rank->piece_count : layer_head(world, rank->piece_count);
+  const int32_t asked = world->in_place ? rank->piece_count : layer_head(world, rank->piece_count);
+  const int32_t early = asked > 0 || world->model->short_bands_alone ? 0 : DT_LAYER_EARLY_PIECES;
+  const int32_t head = asked > 0 ? asked : early < rank->piece_count ? early : rank->piece_count;
   double away = 0.0, own = 0.0;
   for (int32_t i = 0; i < head && !world->in_place; i++) {
     const layer_piece *piece = &rank->pieces[i];
@@ -59,14 +64,14 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
     *(piece->peer == self ? &own : &away) += bytes;
   }
   rank->next_piece = head;
-  const double begin = world->now + c->fill_s, away_s = away / c->link_bytes_per_s;
+  const double begin = world->now + c->fill_s - (asked > 0 ? 0.0 : early_s), away_s = away / c->link_bytes_per_s;
   const double taken = away_s - c->link_capacity_bytes / c->link_bytes_per_s;
   const double copied = begin + fmax(fmax(taken, own / c->copy_bytes_per_s), 0.0) + c->release_s;
-  const double end = head > 0 ? copied : world->now; /* a kernel without pieces is over when it starts */
+  const double end = asked > 0 ? copied : fmax(world->now, head > 0 ? copied : 0.0);
   rank->link.empty = begin + away_s;
   for (int32_t i = 0; i < head; i++) {
     const layer_piece *piece = &rank->pieces[i];
-    const double at = piece->peer == self ? end : rank->link.empty + c->link_latency_s;
+    const double at = piece->peer == self ? end : fmax(world->now, rank->link.empty + c->link_latency_s);
     layer_push(world, (layer_event){.at = world->in_place ? world->now : at,
                                     .kind = LAYER_ARRIVED,
                                     .rank = piece->peer,
