@@ -533,6 +533,29 @@ static void test_piggyback(void **state) {
   dt_platform_destroy(p);
 }
 
+/* auto takes direct unless another promises 0.5 % more: small layers where serial is better, by less and by more. */
+static void test_direct_unless_more(void **state) {
+  (void)state;
+  int less = 0, more = 0;
+  for (int64_t tokens = 64; tokens <= 1024; tokens += 32) {
+    layer l;
+    dt_layer_choice choice;
+    start_layer(512, 512, 16, 2, &l);
+    for (int r = 0; r < RANKS; r++) l.tokens[r] = tokens;
+    for (int i = 0; i < RANKS * 16; i++) l.counts[i] = (int32_t)(tokens * 2 / 16);
+    assert_int_equal(dt_layer_choose(&l.model, &l.costs, NULL, &choice), DT_OK);
+    assert_int_equal(choice.orders[0].schedule, DT_SCHEDULE_DIRECT);
+    double least = choice.total_s[0];
+    for (int c = 1; c < choice.count; c++) least = fmin(least, choice.total_s[c]);
+    const int gains = least * 1.005 < choice.total_s[0];
+    assert_int_equal(choice.best.schedule == DT_SCHEDULE_DIRECT, !gains);
+    assert_true(choice.predicted_s == (gains ? least : choice.total_s[0]));
+    less += least < choice.total_s[0] && !gains;
+    more += gains;
+  }
+  assert_true(less > 0 && more > 0);
+}
+
 /* Files hold the attention kernel's own tile of keys, older ones that of a stand-in: both answer. */
 static void test_key_tile(void **state) {
   (void)state;
@@ -562,7 +585,8 @@ int main(void) {
       cmocka_unit_test(test_dedup),           cmocka_unit_test(test_edges),
       cmocka_unit_test(test_choice),          cmocka_unit_test(test_refused),
       cmocka_unit_test(test_extremes),        cmocka_unit_test(test_overridden),
-      cmocka_unit_test(test_piggyback),       cmocka_unit_test(test_key_tile),
+      cmocka_unit_test(test_piggyback),       cmocka_unit_test(test_direct_unless_more),
+      cmocka_unit_test(test_key_tile),
   };
   return cmocka_run_group_tests(tests, load_platform, free_platform);
 }
