@@ -4,7 +4,8 @@ stream and its replay from a torch.cuda.CUDAGraph must give the same bits, and w
 
     torchrun --standalone --nproc-per-node 2 moe_layer_torch.py
 
-libdraintile.so.0 is looked for as every library (LD_LIBRARY_PATH). Exits with 77 where there is no Hopper GPU.
+libdraintile.so.0 is looked for as every library (LD_LIBRARY_PATH). Where there is no Hopper GPU a process exits with
+77, which torchrun calls a failure.
 """
 
 import ctypes
