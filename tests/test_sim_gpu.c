@@ -195,12 +195,18 @@ static void test_few_tokens(void **state) {
   json_decref(root);
 }
 
-/* The first pieces are copied while no tile runs. */
+/* Where all pieces leave while the table is made no warp copies any; the first of the others are copied while no tile
+ * runs. */
 static void test_quiet_warp(void **state) {
   (void)state;
   layer l;
   dt_layer_answer slow, fast;
   routed_layer("olmoe", "crossed", 128, &l);
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &fast), DT_OK);
+  l.costs.quiet_warp_bytes_per_s = l.costs.warp_bytes_per_s /= 2.0;
+  assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &slow), DT_OK);
+  assert_true(slow.total_s == fast.total_s);
+  routed_layer("qwen3-next", "balanced", 1024, &l);
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &fast), DT_OK);
   l.costs.quiet_warp_bytes_per_s = l.costs.warp_bytes_per_s;
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &slow), DT_OK);
