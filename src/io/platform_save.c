@@ -1,5 +1,7 @@
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "core/error.h"
@@ -116,8 +118,9 @@ dt_status dt_platform_save(const dt_platform *platform, const char *path) {
       fputc('\n', file.stream) != EOF) {
     status = dt_output_commit(&file);
   } else if (!status) {
+    const int cause = errno;
     dt_output_discard(&file);
-    status = dt_fail(DT_ERR_IO, "%s: cannot write", path);
+    status = dt_fail(DT_ERR_IO, "%s: cannot write: %s", path, strerror(cause));
   }
   json_decref(root);
   return status;

@@ -183,6 +183,20 @@ load common
   refused 3 'gnuplot: failed, or is not installed'
 }
 
+@test "pictures where there is no room: whole or absent" {
+  local platform=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json small=$BATS_TEST_TMPDIR/small
+  command -v gnuplot >/dev/null || skip 'gnuplot is not installed'
+  mkdir "$small"
+  mount -t tmpfs -o size=40k tmpfs "$small" 2>/dev/null || skip 'needs a root who may mount'
+  run --separate-stderr "$DRAINTILE" calibrate --from "$platform" --plot "$small/pictures"
+  local cut left
+  cut=$(find "$small" -name '*.svg' -exec grep -L '</svg>' {} +) || true
+  left=$(find "$small" -type f -size 0 -o -name '*.tmp')
+  umount "$small"
+  refused 3 '--plot: .*small/pictures/.*: No space left on device'
+  [ -z "$cut$left" ]
+}
+
 @test "more tokens than memory: said at once, not found out by the kernel" {
   make_inputs 40
   local file=$BATS_TEST_TMPDIR/huge.safetensors

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,11 +11,7 @@
 #include "calibrate_report.h"
 #include "json.h"
 #include "log.h"
-
-typedef struct picture {
-  FILE *script;
-  const char *folder;
-} picture;
+#include "pictures.h"
 
 static const dt_platform_table *find(const dt_platform *platform, const char *name, const char *pattern,
                                      const char *operation, const char *alignment) {
@@ -29,18 +24,10 @@ static const char *main_operation(const dt_platform *platform) {
   return table ? table->operation : NULL;
 }
 
-static void header(const picture *p, const char *title, const char *x, const char *y) {
+static void header(pictures *p, const char *title, const char *x, const char *y) {
   fprintf(p->script,
           "reset\nset key outside right top\nset grid\nset title \"%s\"\nset xlabel \"%s\"\nset ylabel \"%s\"\n", title,
           x, y);
-}
-
-/* Draws `plots` (a plot command without "plot") once as PNG and once as SVG. */
-static void draw(const picture *p, const char *name, const char *plots) {
-  fprintf(p->script, "set terminal pngcairo size 1100,600\nset output \"%s/%s.png\"\nplot %s\n", p->folder, name,
-          plots);
-  fprintf(p->script, "set terminal svg size 1100,600 dynamic\nset output \"%s/%s.svg\"\nplot %s\nset output\n",
-          p->folder, name, plots);
 }
 
 static double most_producers(const dt_platform_table *table) {
@@ -50,7 +37,7 @@ static double most_producers(const dt_platform_table *table) {
 }
 
 /* 1: V/(T+G) without a gap against K: up to the link's rate the producers' own issue limits it. */
-static void plot_rate(const picture *p, const dt_platform *platform, const char *operation) {
+static void plot_rate(pictures *p, const dt_platform *platform, const char *operation) {
   const char *patterns[] = {"one-way", "both-ways", "one-way"}, *operations[] = {operation, operation, "bulk"};
   char plots[512] = "";
   for (int i = 0; i < 3; i++) {
@@ -77,11 +64,11 @@ static void plot_rate(const picture *p, const dt_platform *platform, const char 
   if (!*plots) return;
   header(p, "Drain rate against producers: 32 KiB each, no gap", "producers K", "V/(T+G), GB/s");
   fprintf(p->script, "set yrange [0:*]\n");
-  draw(p, "calibration-rate", plots);
+  pictures_draw(p, "calibration-rate", plots);
 }
 
 /* The model's line and band over x for one alignment; `by_gap`: x is the gap, else the burst. */
-static int model_block(const picture *p, const char *name, const dt_platform *platform, const char *pattern,
+static int model_block(pictures *p, const char *name, const dt_platform *platform, const char *pattern,
                        const char *operation, const char *alignment, double producers, double bytes, double last,
                        int by_gap) {
   fprintf(p->script, "$%s << EOD\n", name);
@@ -100,8 +87,8 @@ static int model_block(const picture *p, const char *name, const dt_platform *pl
   return rows;
 }
 
-static int measured_block(const picture *p, const char *name, const dt_platform_table *table, double producers,
-                          double bytes, double *last_gap) {
+static int measured_block(pictures *p, const char *name, const dt_platform_table *table, double producers, double bytes,
+                          double *last_gap) {
   int rows = 0;
   fprintf(p->script, "$%s << EOD\n", name);
   for (size_t i = 0; table && i < table->point_count; i++) {
@@ -117,7 +104,7 @@ static int measured_block(const picture *p, const char *name, const dt_platform_
 }
 
 /* 2: T(G), free and aligned, points with the model's line and band. */
-static void plot_gap(const picture *p, const dt_platform *platform, const char *operation) {
+static void plot_gap(pictures *p, const dt_platform *platform, const char *operation) {
   const dt_platform_table *free_table = find(platform, "issue_s", "one-way", operation, "free");
   const dt_platform_table *aligned = find(platform, "issue_s", "one-way", operation, "aligned");
   if (!free_table || !free_table->point_count) return;
@@ -139,11 +126,11 @@ static void plot_gap(const picture *p, const dt_platform *platform, const char *
   char title[160];
   snprintf(title, sizeof(title), "Issue time against gap: %.0f producers, %.0f bytes each", producers, bytes);
   header(p, title, "gap G, us", "issue time T, us");
-  draw(p, "calibration-gap", plots);
+  pictures_draw(p, "calibration-gap", plots);
 }
 
 /* 3: isolated bursts against volume. */
-static void plot_isolated(const picture *p, const dt_platform *platform, const char *operation) {
+static void plot_isolated(pictures *p, const dt_platform *platform, const char *operation) {
   const dt_platform_table *table = find(platform, "issue_s", "one-way", operation, "drained");
   if (!table) return;
   char plots[1024] = "", data[24], law[24];
@@ -175,7 +162,7 @@ static void plot_isolated(const picture *p, const dt_platform *platform, const c
     curves++;
   }
   header(p, "Isolated burst against volume", "volume V, MB", "issue time T, us");
-  draw(p, "calibration-isolated", plots);
+  pictures_draw(p, "calibration-isolated", plots);
 }
 
 /* NULL after one line saying what is wrong. */
@@ -189,7 +176,7 @@ static json_t *read_residuals(const char *path) {
 }
 
 /* 4: residuals of a verification. */
-static void plot_residuals(const picture *p, const json_t *root) {
+static void plot_residuals(pictures *p, const json_t *root) {
   static const char *const alignments[] = {"free", "aligned", "drained"};
   const json_t *row;
   size_t i;
@@ -206,14 +193,15 @@ static void plot_residuals(const picture *p, const json_t *root) {
   }
   header(p, "Held-out settings: predicted over measured issue time", "measured issue time T, us", "error, %");
   fprintf(p->script, "set logscale x\nset yrange [-20:20]\n");
-  draw(p, "calibration-residuals",
-       "$res0 using 1:2 with points pt 7 title \"free\", $res1 using 1:2 with points pt 5 title \"aligned\", "
-       "$res2 using 1:2 with points pt 9 title \"drained\", 5 lc rgb \"#999999\" title \"5 %\", -5 lc rgb \"#999999\" "
-       "notitle");
+  pictures_draw(
+      p, "calibration-residuals",
+      "$res0 using 1:2 with points pt 7 title \"free\", $res1 using 1:2 with points pt 5 title \"aligned\", "
+      "$res2 using 1:2 with points pt 9 title \"drained\", 5 lc rgb \"#999999\" title \"5 %\", -5 lc rgb \"#999999\" "
+      "notitle");
 }
 
 /* 5: how the safety tests move with R, Q and T0, each alone from -40 % to +40 %. */
-static void plot_sensitivity(const picture *p, const dt_platform *platform, const char *operation) {
+static void plot_sensitivity(pictures *p, const dt_platform *platform, const char *operation) {
   const dt_platform_table *table = find(platform, "t0_s", "one-way", operation, NULL);
   if (!table) return;
   double producers = most_producers(table), bytes = 32768, volume;
@@ -259,7 +247,7 @@ static void plot_sensitivity(const picture *p, const dt_platform *platform, cons
       title = "Equation (20): tokens M* from which the Q-loop covers the recovery gap", y = "tokens";
     if (!title) title = "Equation (5): recovery gap G* that the Q-loop must cover", y = "us";
     header(p, title, "constant off by, %", y);
-    draw(p, rows[i].file, plots);
+    pictures_draw(p, rows[i].file, plots);
   }
 }
 
@@ -281,12 +269,9 @@ int plot_platform(const dt_platform *platform, const char *verification, const c
   close(descriptor);
   json_t *residuals = verification ? read_residuals(verification) : NULL;
   if (verification && !residuals) return TOOL_USAGE;
-  int code = TOOL_OK;
-  void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* without gnuplot the script has no reader */
-  picture p = {popen("command -v gnuplot >/dev/null && exec gnuplot", "w"), folder};
-  if (!p.script) {
-    code = log_fail(TOOL_FAILED, "gnuplot: %s", strerror(errno));
-    signal(SIGPIPE, before);
+  pictures p;
+  int code = pictures_begin(&p);
+  if (code != TOOL_OK) {
     json_decref(residuals);
     return code;
   }
@@ -296,8 +281,7 @@ int plot_platform(const dt_platform *platform, const char *verification, const c
   plot_sensitivity(&p, platform, operation);
   if (residuals) plot_residuals(&p, residuals);
   json_decref(residuals);
-  if (pclose(p.script) != 0) code = log_fail(TOOL_FAILED, "gnuplot: failed, or is not installed");
-  signal(SIGPIPE, before);
+  code = pictures_end(&p, folder);
   if (code == TOOL_OK) log_note("pictures in %s", folder);
   return code;
 }

@@ -35,3 +35,11 @@ int interrupt_number(void) {
 int interrupt_fail(int number) {
   return log_fail(TOOL_FAILED, "interrupted by signal %d (%s)", number, strsignal(number));
 }
+
+void interrupt_hold(sigset_t *before) {
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (size_t i = 0; i < ARGS_COUNT(numbers); i++) sigaddset(&ends, numbers[i]);
+  sigaddset(&ends, SIGQUIT);
+  sigprocmask(SIG_BLOCK, &ends, before);
+}

@@ -2,6 +2,8 @@
 #ifndef DRAINTILE_TOOL_INTERRUPT_H
 #define DRAINTILE_TOOL_INTERRUPT_H
 
+#include <signal.h>
+
 /* From here on the signals are only remembered. A SIGHUP that was ignored (nohup) stays ignored. */
 void interrupt_catch(void);
 /* As it was before interrupt_catch. */
@@ -10,5 +12,8 @@ void interrupt_release(void);
 int interrupt_number(void);
 /* Says which signal it was. Returns an exit code. */
 int interrupt_fail(int number);
+
+/* Until sigprocmask(SIG_SETMASK, before, NULL) what would end the process waits: a few lines that must be whole. */
+void interrupt_hold(sigset_t *before);
 
 #endif

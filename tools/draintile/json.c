@@ -14,6 +14,7 @@
 #include <draintile/platform.h>
 
 #include "args.h"
+#include "interrupt.h"
 #include "log.h"
 
 #define EXACT_IN_DOUBLE ((int64_t)1 << 53)
@@ -151,13 +152,8 @@ static int write_beside(const json_t *root, const char *path) {
 
 /* What would end the process waits meanwhile: no half file stays behind. */
 static int write_and_rename(const json_t *root, const char *path) {
-  sigset_t ends, before;
-  sigemptyset(&ends);
-  sigaddset(&ends, SIGINT);
-  sigaddset(&ends, SIGTERM);
-  sigaddset(&ends, SIGHUP);
-  sigaddset(&ends, SIGQUIT);
-  sigprocmask(SIG_BLOCK, &ends, &before);
+  sigset_t before;
+  interrupt_hold(&before);
   const int code = write_beside(root, path);
   sigprocmask(SIG_SETMASK, &before, NULL);
   return code;
