@@ -318,6 +318,33 @@ static void test_plans(void **state) {
   }
 }
 
+/* What leaves while the table is made: pieces up to so many, tokens where at most an eighth of the rank's rows stay; of
+ * neither any where no blocks do it. */
+static void test_early(void **state) {
+  (void)state;
+  dt_moe_plan p = configure(2, 3, 1);
+  p.dedup = 1;
+  for (int32_t own = 0; own <= 2; own++) {
+    for (int32_t i = 0; i < RANKS * RANKS * EXPERTS; i++) counts[i] = 0;
+    counts[2 * 3] = 16 - own; /* of rank 1: to the others' first expert, and to its own last */
+    counts[2 * 3 + 5] = own;
+    run_phases(&p);
+    const dt_moe_scratch *s = &scratch[1];
+    p.early_blocks = 0;
+    assert_int_equal(dt_moe_early_tokens(&p, s, 4096), 0);
+    p.early_blocks = 32;
+    assert_int_equal(dt_moe_early_tokens(&p, s, 4096), 1280);
+    assert_int_equal(dt_moe_early_tokens(&p, s, 340), 340);
+  }
+  counts[2 * 3 + 5] = 3; /* of 17 */
+  run_phases(&p);
+  assert_int_equal(dt_moe_early_tokens(&p, &scratch[1], 4096), 0);
+  assert_int_equal(dt_moe_early_pieces(&p, 63), 63);
+  assert_int_equal(dt_moe_early_pieces(&p, 6300), 64);
+  p.early_blocks = 0;
+  assert_int_equal(dt_moe_early_pieces(&p, 63), 0);
+}
+
 static void test_arguments(void **state) {
   (void)state;
   dt_cuda_moe_config config;
@@ -331,6 +358,7 @@ static void test_arguments(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_plans), cmocka_unit_test(test_arguments)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_plans), cmocka_unit_test(test_early),
+                                     cmocka_unit_test(test_arguments)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
