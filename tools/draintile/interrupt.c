@@ -36,10 +36,10 @@ int interrupt_fail(int number) {
   return log_fail(TOOL_FAILED, "interrupted by signal %d (%s)", number, strsignal(number));
 }
 
-void interrupt_hold(sigset_t *before) {
+void interrupt_hold(sigset_t *mask) {
   sigset_t ends;
   sigemptyset(&ends);
   for (size_t i = 0; i < ARGS_COUNT(numbers); i++) sigaddset(&ends, numbers[i]);
   sigaddset(&ends, SIGQUIT);
-  sigprocmask(SIG_BLOCK, &ends, before);
+  sigprocmask(SIG_BLOCK, &ends, mask);
 }

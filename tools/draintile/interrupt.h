@@ -13,7 +13,7 @@ int interrupt_number(void);
 /* Says which signal it was. Returns an exit code. */
 int interrupt_fail(int number);
 
-/* Until sigprocmask(SIG_SETMASK, before, NULL) what would end the process waits: a few lines that must be whole. */
-void interrupt_hold(sigset_t *before);
+/* Until sigprocmask(SIG_SETMASK, mask, NULL) what would end the process waits: a few lines that must be whole. */
+void interrupt_hold(sigset_t *mask);
 
 #endif
