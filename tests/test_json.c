@@ -15,6 +15,8 @@
 #include <cmocka.h>
 
 #include "../tools/draintile/json.c"
+
+#include "../tools/draintile/interrupt.c"
 #include "../tools/draintile/log.c"
 
 static void test_figures(void **state) {
