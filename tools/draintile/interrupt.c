@@ -7,7 +7,7 @@
 #include "log.h"
 
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-static struct sigaction before[ARGS_COUNT(numbers)];
+static struct sigaction previous[ARGS_COUNT(numbers)];
 static volatile sig_atomic_t last;
 
 static void on_signal(int number) {
@@ -19,13 +19,13 @@ void interrupt_catch(void) {
   sigemptyset(&action.sa_mask);
   last = 0;
   for (size_t i = 0; i < ARGS_COUNT(numbers); i++) {
-    sigaction(numbers[i], &action, &before[i]);
-    if (numbers[i] == SIGHUP && before[i].sa_handler == SIG_IGN) sigaction(numbers[i], &before[i], NULL);
+    sigaction(numbers[i], &action, &previous[i]);
+    if (numbers[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) sigaction(numbers[i], &previous[i], NULL);
   }
 }
 
 void interrupt_release(void) {
-  for (size_t i = 0; i < ARGS_COUNT(numbers); i++) sigaction(numbers[i], &before[i], NULL);
+  for (size_t i = 0; i < ARGS_COUNT(numbers); i++) sigaction(numbers[i], &previous[i], NULL);
 }
 
 int interrupt_number(void) {
