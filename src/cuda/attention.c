@@ -44,10 +44,12 @@ static dt_status check_owners(const dt_cuda_attention *a) {
     const dt_cuda_attention_owner *owner = &a->owners[i];
     if (owner->first < 0 || owner->rows < 0 || owner->first > a->tokens - owner->rows)
       return dt_fail(DT_ERR_ARGUMENT, "owners[%d]: rows %lld to %lld; within 0 to %lld allowed", i,
-                     (long long)owner->first, (long long)(owner->first + owner->rows), (long long)a->tokens);
+                     (long long)owner->first, (long long)((uint64_t)owner->first + (uint64_t)owner->rows),
+                     (long long)a->tokens);
     if (owner->rows > 0 && (owner->out == NULL || (uintptr_t)owner->out % 16 != 0))
       return dt_fail(DT_ERR_ARGUMENT, "owners[%d].out: %p; memory aligned to 16 allowed", i, owner->out);
-    if (owner->row_stride % 8 != 0 || (owner->rows > 1 && owner->row_stride < (int64_t)a->heads * a->head_dim))
+    if (owner->row_stride % 8 != 0 || owner->row_stride < 0 || owner->row_stride > INT64_MAX / 2 ||
+        (owner->rows > 1 && owner->row_stride < (int64_t)a->heads * a->head_dim))
       return dt_fail(DT_ERR_ARGUMENT, "owners[%d].row_stride: %lld; a multiple of 8, at least %lld, allowed", i,
                      (long long)owner->row_stride, (long long)a->heads * a->head_dim);
     for (int32_t j = 0; j < i; j++)

@@ -83,7 +83,10 @@ static void plan_runs(const dt_cuda_attention *attention, int32_t tile_rows, int
 /* Heads whose K and V fit the L2 cache together take turns when tiles are dealt longest first. */
 enum { SECTION_BYTES = 24 << 20 };
 static int32_t head_section(const dt_cuda_attention *attention) {
-  if (!attention->causal) return attention->lead_heads > 1 && attention->head_dim <= 128 ? attention->lead_heads : 1;
+  if (!attention->causal) {
+    const int32_t most = attention->lead_heads < attention->heads ? attention->lead_heads : attention->heads;
+    return most > 1 && attention->head_dim <= 128 ? most : 1;
+  }
   const int64_t bytes = 4 * attention->kv_tokens * attention->head_dim;
   int64_t kv_heads = SECTION_BYTES / (bytes > 0 ? bytes : 1);
   if (kv_heads < 1) kv_heads = 1;

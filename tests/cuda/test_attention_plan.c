@@ -143,8 +143,40 @@ static void test_pace(void **state) {
   free(kernel);
 }
 
+/* Every tile of every head has one place, whichever lead; also where more heads are to than there are. */
+static void test_places(void **state) {
+  (void)state;
+  static const int32_t lead_heads[] = {INT32_MIN, 0, 1, 3, 7, 20, 1 << 20, INT32_MAX};
+  static const int64_t lead_rows[] = {INT64_MIN, -1000, -1, 0, 1, 700, INT64_MAX};
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  assert_non_null(kernel);
+  dt_random random = {11};
+  for (size_t n = 0; n < 8 * 7 * 6; n++) {
+    dt_cuda_attention a = problem(&random, 64 << n % 3, 1 + (int32_t)dt_random_below(&random, 20));
+    a.lead_heads = lead_heads[n % 8];
+    a.lead_rows = lead_rows[n / 8 % 7];
+    const dt_attention_shape shape = dt_attention_shape_of(&a);
+    dt_attention_plan(&a, &shape, 0, 132, kernel);
+    for (int32_t group = 0; group < 2; group++) {
+      const int32_t per_head = kernel->groups[group].tiles_per_head, tiles = kernel->groups[group].tiles;
+      uint8_t *seen = calloc((size_t)tiles + 1, 1);
+      assert_non_null(seen);
+      assert_int_equal(tiles, per_head * a.heads);
+      for (int32_t i = 0; i < tiles; i++) {
+        int32_t head, tile;
+        dt_attention_place(kernel, group, i, a.head_dim <= 128, &head, &tile);
+        assert_in_range(head, 0, a.heads - 1);
+        assert_in_range(tile, 0, per_head - 1);
+        assert_int_equal(seen[head * per_head + tile]++, 0);
+      }
+      free(seen);
+    }
+  }
+  free(kernel);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_when),
-                                     cmocka_unit_test(test_pace)};
+                                     cmocka_unit_test(test_pace), cmocka_unit_test(test_places)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
