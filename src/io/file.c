@@ -17,7 +17,13 @@ static bool is_special(const char *path) {
   return stat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode);
 }
 
-int dt_new_file_open(const char *path, char **temporary) {
+/* What a link leads to: a rename would replace the link itself, /dev/stdout for one. */
+static char *target_of(const char *path) {
+  char *target = realpath(path, NULL);
+  return target ? target : strdup(path);
+}
+
+static int new_file_open(const char *path, char **temporary) {
   const char *slash = strrchr(path, '/');
   const size_t room = strlen(path) + 64;
   char *name = malloc(room);
@@ -67,9 +73,23 @@ static int name_beside(const char *path, int descriptor, char **temporary) {
   return failed;
 }
 
+int dt_new_file_open(const char *path, char **temporary) {
+  char *target = target_of(path);
+  const int descriptor = target ? new_file_open(target, temporary) : -1;
+  const int cause = errno;
+  if (!target) *temporary = NULL;
+  free(target);
+  errno = cause;
+  return descriptor;
+}
+
 int dt_new_file_rename(const char *path, int descriptor, char **temporary) {
-  if (!*temporary && name_beside(path, descriptor, temporary)) return -1;
-  return rename(*temporary, path);
+  char *target = target_of(path);
+  int failed = !target || (!*temporary && name_beside(target, descriptor, temporary)) || rename(*temporary, target);
+  const int cause = errno;
+  free(target);
+  errno = cause;
+  return failed ? -1 : 0;
 }
 
 dt_status dt_output_open(const char *path, dt_output_file *file) {

@@ -11,7 +11,8 @@
 /* A new file that is to be `path`: without a name where the file system can, so that whatever ends the process leaves
  * nothing (*temporary NULL); else under a temporary one beside it, which is to be freed. -1 with errno. */
 int dt_new_file_open(const char *path, char **temporary);
-/* Names it and renames it to `path`. -1 with errno; where *temporary is not NULL then, that name is to be removed. */
+/* Names it and renames it to `path`, or to what that leads to as a link, which stays. -1 with errno; where *temporary
+ * is not NULL then, that name is to be removed. */
 int dt_new_file_rename(const char *path, int descriptor, char **temporary);
 
 typedef struct dt_output_file {

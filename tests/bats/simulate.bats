@@ -58,3 +58,21 @@ simulate() { # further options
     refused 2 "^draintile simulate: ${option% *}: ${option#* }; allowed: (an even number|2 or more)"
   done
 }
+
+@test "a link to a file stays a link, also one to standard output" {
+  cd "$BATS_TEST_TMPDIR"
+  ln -s results.json link
+  ln -s trace.json trace
+  ln -s tokens.safetensors tokens
+  ln -s /proc/self/fd/1 stdout
+  echo old | tee results.json trace.json >tokens.safetensors
+  simulate --json link --trace trace >/dev/null
+  "$DRAINTILE" synth tokens --count 4 --hidden 8 tokens
+  simulate --json stdout >printed
+  simulate --json stdout | jq -e .runs
+  for name in link trace tokens stdout; do [ -L $name ]; done
+  jq -e .runs results.json printed
+  jq -e .traceEvents trace.json
+  [ "$(stat -c %s tokens.safetensors)" -gt 64 ]
+  [ "$(find . -name '*.partial' -o -name '*.tmp' | wc -l)" -eq 0 ]
+}

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A regular file is written beside its name and renamed, so that its folder decides; anything else is written itself.
- */
+/* A regular file is written beside its name, or beside what that leads to as a link, and renamed, so that its folder
+ * decides; anything else is written itself. */
 int args_check_output(const arg_option *option, const char *path) {
   const char *name = option->name;
   if (strcmp(path, "-") == 0)
@@ -20,7 +20,8 @@ int args_check_output(const arg_option *option, const char *path) {
   const bool missing = stat(path, &found) != 0;
   if (missing && errno != ENOENT) return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(errno));
   if (!missing && S_ISDIR(found.st_mode)) return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(EISDIR));
-  char *copy = strdup(path);
+  char *copy = realpath(path, NULL);
+  if (!copy) copy = strdup(path);
   if (!copy) return log_out_of_memory();
   const bool itself = !missing && !S_ISREG(found.st_mode);
   const bool writable = itself ? access(path, W_OK) == 0 : access(dirname(copy), W_OK | X_OK) == 0;

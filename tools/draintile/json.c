@@ -128,11 +128,12 @@ static int write_in_place(const json_t *root, const char *path) {
   return code;
 }
 
-static int write_beside(const json_t *root, const char *path) {
-  size_t size = strlen(path) + 32;
+/* name: the path, or what it leads to as a link, which stays. */
+static int write_beside(const json_t *root, const char *path, const char *name) {
+  size_t size = strlen(name) + 32;
   char *temporary = malloc(size);
   if (!temporary) return log_out_of_memory();
-  snprintf(temporary, size, "%s.%ld.tmp", path, (long)getpid());
+  snprintf(temporary, size, "%s.%ld.tmp", name, (long)getpid());
   FILE *file = fopen(temporary, "wx");
   int code = TOOL_OK;
   if (!file) {
@@ -143,7 +144,7 @@ static int write_beside(const json_t *root, const char *path) {
   code = write_stream(root, file, path);
   int failed = code == TOOL_OK && fsync(fileno(file)) != 0;
   failed |= fclose(file) != 0;
-  if (code == TOOL_OK && (failed || rename(temporary, path) != 0))
+  if (code == TOOL_OK && (failed || rename(temporary, name) != 0))
     code = log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
   if (code != TOOL_OK) unlink(temporary);
   free(temporary);
@@ -153,14 +154,20 @@ static int write_beside(const json_t *root, const char *path) {
 /* What would end the process waits meanwhile: no half file stays behind. */
 static int write_and_rename(const json_t *root, const char *path) {
   sigset_t before;
+  char *target = realpath(path, NULL);
   interrupt_hold(&before);
-  const int code = write_beside(root, path);
+  const int code = write_beside(root, path, target ? target : path);
   sigprocmask(SIG_SETMASK, &before, NULL);
+  free(target);
   return code;
 }
 
 bool json_is_stdout(const char *path) {
-  return path && strcmp(path, "-") == 0;
+  struct stat named, printed;
+  if (!path) return false;
+  if (strcmp(path, "-") == 0) return true;
+  return stat(path, &named) == 0 && fstat(STDOUT_FILENO, &printed) == 0 && named.st_dev == printed.st_dev &&
+         named.st_ino == printed.st_ino;
 }
 
 int json_write(json_t *root, const char *path) {

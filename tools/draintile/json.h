@@ -28,7 +28,8 @@ json_t *json_wholes32(const int32_t *values, size_t count);
  * is wrong. Released by json_decref. */
 json_t *json_read(const char *path);
 
-/* Of --json, NULL where not given: what would be printed there is left out, or goes to standard error. */
+/* Of --json, NULL where not given: "-", or a name of the file that standard output is. What would be printed there is
+ * left out, or goes to standard error. */
 bool json_is_stdout(const char *path);
 /* Writes to `path` ("-": stdout) and releases `root`; a regular file appears whole or not at all. Returns an exit
  * code, having said what failed. */
