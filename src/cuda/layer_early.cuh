@@ -26,6 +26,7 @@ DT_DEVICE bool dt_await_placed(const dt_moe_plan &p) {
       good = !dt_layer_failed(p);
     }
   }
+  __syncwarp(); /* the other lanes' loads come behind this one's acquire */
   return __shfl_sync(0xffffffffu, good, 0);
 }
 
