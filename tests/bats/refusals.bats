@@ -123,6 +123,17 @@ teardown() {
     run --separate-stderr moe --checkpoint "$dir" --output "$dir/$file"
     refused 2 "--output: .*/$file; allowed: another file than --checkpoint"
   done
+  ln -s "$dir/model.safetensors" "$BATS_TEST_TMPDIR/d" # a link that would be followed
+  run --separate-stderr moe --checkpoint "$dir" --output "$BATS_TEST_TMPDIR/d"
+  refused 2 '--output: .*/d; allowed: another file than --checkpoint'
+  mkdir "$BATS_TEST_TMPDIR/blobs" # as in the hub's cache
+  mv "$dir/config.json" "$BATS_TEST_TMPDIR/blobs/0123"
+  ln -s "$BATS_TEST_TMPDIR/blobs/0123" "$dir/config.json"
+  run --separate-stderr moe --checkpoint "$dir" --json "$BATS_TEST_TMPDIR/blobs/0123"
+  refused 2 '--json: .*/0123; allowed: another file than --checkpoint'
+  ln -s e "$BATS_TEST_TMPDIR/f" # to a name that another option writes
+  run --separate-stderr moe --json "$BATS_TEST_TMPDIR/e" --trace "$BATS_TEST_TMPDIR/f"
+  refused 2 '--json: .*/e; allowed: another file than --trace'
   moe --checkpoint "$dir" --output "$dir/output" --repeat 1 >/dev/null # a folder may hold other things
   [ -f "$dir/output" ]
   echo '{"counts": [[1, 2], [3, 4]]}' >"$BATS_TEST_TMPDIR/counts"

@@ -1,5 +1,6 @@
 #include "args.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <libgen.h>
 #include <limits.h>
@@ -52,18 +53,49 @@ static bool stat_folder(const char *path, struct stat *folder) {
   return snprintf(text, sizeof(text), "%.*s", (int)length, path) < (int)sizeof(text) && stat(text, folder) == 0;
 }
 
+/* Where the last name of a path leads as a link, also to what is not there yet. */
+static void follow(const char *path, char place[PATH_MAX]) {
+  enum { LINKS_MAX = 40 };
+  char target[PATH_MAX];
+  snprintf(place, PATH_MAX, "%s", path);
+  for (int links = 0; links < LINKS_MAX; links++) {
+    const ssize_t length = readlink(place, target, sizeof(target) - 1);
+    if (length < 0) return;
+    const size_t folder = target[0] == '/' ? 0 : (size_t)(base(place) - place);
+    if (folder + (size_t)length >= PATH_MAX) return;
+    memcpy(place + folder, target, (size_t)length);
+    place[folder + (size_t)length] = 0;
+  }
+}
+
 /* Also of files that are not there yet: one name, written in two ways. Devices and pipes may be written twice. */
 static bool is_same_place(const char *one, const char *other) {
   struct stat a, b;
+  char first[PATH_MAX], second[PATH_MAX];
   if (stat(one, &a) == 0 || stat(other, &b) == 0) return is_same_file(one, other);
-  return strcmp(base(one), base(other)) == 0 && stat_folder(one, &a) && stat_folder(other, &b) && is_same(&a, &b);
+  follow(one, first);
+  follow(other, second);
+  return strcmp(base(first), base(second)) == 0 && stat_folder(first, &a) && stat_folder(second, &b) && is_same(&a, &b);
 }
 
-/* Configuration, index or shard of the model in `folder`; what else lies there is the user's. */
+static bool is_model_name(const char *name) {
+  return strcmp(name, "config.json") == 0 || strncmp(name, "model", 5) == 0;
+}
+
+/* Configuration, index or shard of the model in `folder`, or what one leads to; what else lies there is the user's. */
 static bool is_model_file(const char *path, const char *folder) {
   struct stat a, b;
-  return (strcmp(base(path), "config.json") == 0 || strncmp(base(path), "model", 5) == 0) && stat(folder, &a) == 0 &&
-         S_ISDIR(a.st_mode) && stat_folder(path, &b) && is_same(&a, &b);
+  char place[PATH_MAX];
+  follow(path, place);
+  if (stat(folder, &a) != 0 || !S_ISDIR(a.st_mode)) return false;
+  if (is_model_name(base(place)) && stat_folder(place, &b) && is_same(&a, &b)) return true;
+  DIR *opened = opendir(folder);
+  bool found = false;
+  for (struct dirent *entry = NULL; opened && !found && (entry = readdir(opened)) != NULL;)
+    found = is_model_name(entry->d_name) && snprintf(place, PATH_MAX, "%s/%s", folder, entry->d_name) < PATH_MAX &&
+            is_same_file(path, place);
+  if (opened) closedir(opened);
+  return found;
 }
 
 static bool is_written(const arg_option *option) {
