@@ -154,9 +154,10 @@ static void check_messages(const dt_ulysses_layout *u, int32_t rank) {
   free(seen);
 }
 
-/* Keys before the queries that use them, so that in order of heads nothing waits for a later one. */
+/* Keys before the queries that use them, so that in order of heads nothing waits for a later one; of a head, peers from
+ * this rank on, so that not all ranks send to the same one. */
 static void check_send_order(const dt_ulysses_layout *u, int32_t rank) {
-  int64_t count = dt_ulysses_sends(u, rank, NULL);
+  int64_t count = dt_ulysses_sends(u, rank, NULL), turn = -1;
   dt_ulysses_send *sends = calloc((size_t)count + 1, sizeof(*sends));
   dt_ulysses_sends(u, rank, sends);
   for (int32_t peer = 0; peer < u->ranks; peer++) {
@@ -169,6 +170,12 @@ static void check_send_order(const dt_ulysses_layout *u, int32_t rank) {
       if (!sends[i].kv && dt_ulysses_sent_rows(u, u->kv_tokens, rank, peer))
         assert_int_equal(kv, dt_ulysses_kv_of(u, peer, head));
     }
+  }
+  for (int64_t i = 0; i < count; i++) {
+    if (sends[i].kv) continue;
+    int64_t next = (int64_t)sends[i].head * u->ranks + (sends[i].peer - rank + u->ranks) % u->ranks;
+    assert_true(next > turn);
+    turn = next;
   }
   free(sends);
 }

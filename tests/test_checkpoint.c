@@ -16,6 +16,7 @@
 #include <draintile/checkpoint.h>
 
 #include "folder.h"
+#include "io/config.h"
 
 #define GOLDEN DT_TEST_DATA "/../golden/"
 
@@ -189,6 +190,54 @@ static void info_says_what_the_configuration_says(void **state) {
   dt_checkpoint_close(checkpoint);
 }
 
+static dt_model_config config_of(const char *fields) {
+  char text[512];
+  dt_model_config config;
+  snprintf(text, sizeof text,
+           "{\"hidden_size\": 64, \"intermediate_size\": 32, \"moe_intermediate_size\": 16, \"num_hidden_layers\": 12, "
+           "\"num_local_experts\": 32, \"num_experts_per_tok\": 4, %s}",
+           fields);
+  if (dt_model_config_parse("config.json", text, strlen(text), &config)) fail_msg("%s", dt_error_detail());
+  return config;
+}
+
+/* The defaults of the models' own configurations, where a file leaves them out. */
+static void fields_that_are_missing_have_their_defaults(void **state) {
+  (void)state;
+  dt_model_config c = config_of("\"model_type\": \"gpt_oss\"");
+  assert_true(c.swiglu_alpha == 1.702f && c.swiglu_limit == 7.0f && c.score == DT_ROUTER_TOPK_SOFTMAX);
+  dt_model_config_free(&c);
+  c = config_of("\"model_type\": \"mixtral\"");
+  assert_true(c.normalize == 1 && c.scale == 1.0f && c.info.intermediate == 32 && c.info.dtype == DT_DTYPE_F32);
+  dt_model_config_free(&c);
+  c = config_of("\"model_type\": \"olmoe\"");
+  assert_int_equal(c.normalize, 0);
+  dt_model_config_free(&c);
+  c = config_of("\"model_type\": \"qwen3_moe\"");
+  assert_true(c.normalize == 0 && c.info.intermediate == 16 && c.info.shared_intermediate == 0);
+  for (int32_t layer = 0; layer < 12; layer++) assert_true(dt_model_config_layer_is_moe(&c, layer));
+  dt_model_config_free(&c);
+  c = config_of("\"model_type\": \"deepseek_v3\"");
+  assert_true(c.normalize == 1 && c.groups == 8 && c.group_top_k == 4 && c.scale == 2.5f);
+  assert_int_equal(c.info.shared_intermediate, 16);
+  for (int32_t layer = -1; layer < 13; layer++)
+    assert_int_equal(dt_model_config_layer_is_moe(&c, layer), layer >= 3 && layer < 12);
+  dt_model_config_free(&c);
+}
+
+/* qwen counts layers from 1, deepseek from 0. */
+static void dense_layers_lie_between(void **state) {
+  (void)state;
+  dt_model_config c = config_of("\"model_type\": \"qwen3_moe\", \"decoder_sparse_step\": 3, \"mlp_only_layers\": [5]");
+  for (int32_t layer = 0; layer < 12; layer++)
+    assert_int_equal(dt_model_config_layer_is_moe(&c, layer), layer % 3 == 2 && layer != 5);
+  dt_model_config_free(&c);
+  c = config_of("\"model_type\": \"deepseek_v3\", \"moe_layer_freq\": 2, \"first_k_dense_replace\": 1");
+  for (int32_t layer = 0; layer < 12; layer++)
+    assert_int_equal(dt_model_config_layer_is_moe(&c, layer), layer > 0 && layer % 2 == 0);
+  dt_model_config_free(&c);
+}
+
 static void refuse_layer(const dt_checkpoint *checkpoint, int32_t layer, int32_t rank, int32_t ranks, dt_status status,
                          const char *first, const char *second) {
   dt_layer *out = NULL;
@@ -290,6 +339,8 @@ static void folders_and_configurations_that_are_wrong_are_refused(void **state) 
   write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../../etc/passwd\"}}");
   refuse_folder(DT_ERR_INPUT, "tensor 'a'", "same folder");
   write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":\"b/c.safetensors\"}}");
+  refuse_folder(DT_ERR_INPUT, "tensor 'a'", "same folder");
+  write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":\"..\"}}");
   refuse_folder(DT_ERR_INPUT, "tensor 'a'", "same folder");
   write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":7}}");
   refuse_folder(DT_ERR_INPUT, "tensor 'a'", "same folder");
@@ -446,6 +497,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(layers_of_every_family_match_transformers),
       cmocka_unit_test(info_says_what_the_configuration_says),
+      cmocka_unit_test(fields_that_are_missing_have_their_defaults),
+      cmocka_unit_test(dense_layers_lie_between),
       cmocka_unit_test(layers_and_ranks_that_do_not_fit_are_refused),
       cmocka_unit_test(folders_and_configurations_that_are_wrong_are_refused),
       cmocka_unit_test(tensors_that_are_missing_or_wrong_are_named),

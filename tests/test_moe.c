@@ -20,7 +20,9 @@ static int run_schedules(dt_comm *comm, void *argument) {
   EXPECT(dt_moe_forward(moe, &l->input[rank], l->serial[rank], &stats) == DT_OK);
   double error = relative_error(l, rank, l->serial[rank]);
   EXPECT(error <= tolerance(l->shape.dtype));
-  EXPECT(stats.total_s > 0 && stats.rows == dt_moe_plan(moe)->rows);
+  const dt_plan *plan = dt_moe_plan(moe);
+  EXPECT(stats.total_s > 0 && stats.rows == plan->rows);
+  EXPECT(stats.tiles == (int64_t)plan->band_count * (plan->config.columns_1 + plan->config.columns_2));
   for (int s = DT_SCHEDULE_SERIAL; s <= DT_SCHEDULE_ALTERNATE; s++) {
     if (s == DT_SCHEDULE_SIGNAL && config.consumers < 1) continue;
     for (int order = r->orders ? DT_ORDER_NATURAL : -1; order <= (r->orders ? (int)DT_ORDER_PACED : -1); order++) {

@@ -322,6 +322,8 @@ static void interpolation(void **state) {
   const dt_platform_table *table = dt_platform_find_table(platform, "t0_s", NULL, "st.v4", NULL);
   assert_non_null(table);
   assert_null(dt_platform_find_table(platform, "t0_s", "both-ways", NULL, NULL));
+  assert_null(dt_platform_find_table(platform, "t0_s", "one-w", NULL, NULL)); /* whole labels only */
+  assert_null(dt_platform_find_table(platform, "t0_s", NULL, "st.v", NULL));
   static const struct {
     double at[2], want;
     int inside;
