@@ -199,6 +199,13 @@ checked() { # options
   done
   run --separate-stderr attention --device cuda --ranks 9
   refused 2 '--ranks: 9; allowed on cuda: 1 to 8'
+  for option in 0 -1 1e-60; do # the last is 0 in float32
+    run --separate-stderr attention --device cuda --scale $option
+    refused 2 '--scale: -?[01]; allowed on cuda: above 0'
+  done
+  synth --tokens 1 --heads 1025 --head-dim 64
+  run --separate-stderr attention --device cuda --ranks 1
+  refused 2 '--device: cuda: .*qkv has 1025 heads; allowed: 4096, and 1024 a rank'
   synth --tokens 40 --heads 2 --head-dim 64 --dtype f32
   run --separate-stderr attention --device cuda
   refused 2 '--device: cuda: .*qkv is f32; allowed: bf16, f16'
