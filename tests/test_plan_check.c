@@ -90,6 +90,22 @@ static void segment_bands(dt_plan *p) {
 static void segment_band(dt_plan *p) {
   SEGMENT(p, 1).first_band = 0;
 }
+/* The last band of a full interior segment goes to the shorter one behind it. */
+static void segment_early_short(dt_plan *p) {
+  for (int32_t i = 0; i + 1 < p->segment_count; i++) {
+    dt_segment *full = &SEGMENT(p, i), *next = &SEGMENT(p, i + 1);
+    if (full->bands < 2 || next->owner != full->owner || next->expert != full->expert) continue;
+    full->bands--;
+    full->rows -= p->config.tile_m;
+    next->bands++;
+    next->first_band--;
+    next->rows += p->config.tile_m;
+    next->row -= p->config.tile_m;
+    next->dst_row -= p->config.tile_m;
+    return;
+  }
+  fail_msg("no interior segment of several bands");
+}
 static void segment_missing(dt_plan *p) {
   p->segment_count--;
 }
@@ -200,6 +216,7 @@ static const damage damages[] = {
     DAMAGE(segment_rows, "segment "),
     DAMAGE(segment_bands, "segment 0:"),
     DAMAGE(segment_band, "segment 1:"),
+    DAMAGE(segment_early_short, "segment "),
     DAMAGE(segment_missing, "segments:"),
     DAMAGE(order_twice, "band_order[1]:"),
     DAMAGE(order_range, "band_order[1]:"),
