@@ -312,6 +312,7 @@ int ranks_run(const ranks_config *config) {
     interrupt_catch();
     code = run_group(&group, polls);
     interrupt_release();
+    if (code == TOOL_OK && interrupt_number()) code = interrupt_fail(interrupt_number()); /* came when all had ended */
     for (size_t i = 0; i < count; i++) {
       if (group.processes[i].socket >= 0) close(group.processes[i].socket);
       free(group.processes[i].data);
