@@ -56,9 +56,9 @@ DT_DEVICE int32_t dt_other_rank(const dt_tile_layer &layer, int32_t id) {
   return to == layer.rank ? -1 : to;
 }
 
-/* Tokens [first, last) to other ranks, but for those that are there already, then where their rows come from. Whole warp; returns how many rows were sent.
- * The fence, then the sources: release, pairs with dt_await_source. It is once for several tokens: under load a system
- * fence takes microseconds. */
+/* Tokens [first, last) to other ranks, but for those that are there already, then where their rows come from. Whole
+ * warp; returns how many rows were sent. The fence, then the sources: release, pairs with dt_await_source. It is once
+ * for several tokens: under load a system fence takes microseconds. */
 DT_DEVICE uint32_t dt_send_tokens(const dt_tile_layer &layer, int32_t first, int32_t last) {
   const int32_t lane = (int32_t)(threadIdx.x % 32), top_k = layer.top_k;
   uint32_t sent = 0;

@@ -1,5 +1,5 @@
-/* The tile engine's deferred stores: a finished tile leaves in steps, during the next tile's main loop (docs/engine.md).
- */
+/* The tile engine's deferred stores: a finished tile leaves in steps, during the next tile's main loop
+ * (docs/engine.md). */
 #ifndef DT_CUDA_TILE_STORE_CUH
 #define DT_CUDA_TILE_STORE_CUH
 
