@@ -16,6 +16,7 @@
 #include "core/random.h"
 #include "core/statistics.h"
 #include "cuda/plan.h"
+#include "cuda_must.h"
 
 enum { SAMPLES = 200, CHAIN = 20, WARM_UP = 20, INPUTS = 4 };
 static const double LIMIT_S = 12e-6;
@@ -23,22 +24,10 @@ static const double LIMIT_S = 12e-6;
 static cudaStream_t stream;
 static dt_random randomness = {20261130};
 
-static void must(dt_status status, const char *what) {
-  if (status == DT_OK) return;
-  fprintf(stderr, "%s: %s: %s\n", what, dt_status_name(status), dt_error_detail());
-  exit(3);
-}
-
-static void cuda(cudaError_t error, const char *what) {
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  exit(3);
-}
-
 static void *device_memory(size_t bytes) {
   void *memory;
-  cuda(cudaMalloc(&memory, bytes + 256), "cudaMalloc");
-  cuda(cudaMemset(memory, 0xa5, bytes + 256), "cudaMemset");
+  cuda_must(cudaMalloc(&memory, bytes + 256), "cudaMalloc");
+  cuda_must(cudaMemset(memory, 0xa5, bytes + 256), "cudaMemset");
   return memory;
 }
 
@@ -107,7 +96,7 @@ static subject subject_new(const dt_plan_config *config, int32_t top_k, int64_t 
   s.slots = (dt_device_slots){.ids = s.ids, .tokens = s.tokens, .tokens_capacity = tokens, .top_k = top_k};
   s.slots.experts = width;
   s.slots.counts = device_memory((size_t)width * sizeof(int32_t));
-  cuda(cudaMemset(s.slots.counts, 0, (size_t)width * sizeof(int32_t)), "cudaMemset");
+  cuda_must(cudaMemset(s.slots.counts, 0, (size_t)width * sizeof(int32_t)), "cudaMemset");
   s.slots.row_of_slot = device_memory((size_t)(tokens * top_k) * sizeof(int32_t));
   s.slots.slot_of_row = device_memory((size_t)(tokens * top_k) * sizeof(int32_t));
   must(dt_device_slots_prepare(&s.slots, &bytes), "dt_device_slots_prepare");
@@ -122,7 +111,7 @@ static subject subject_new(const dt_plan_config *config, int32_t top_k, int64_t 
   device_plan_point(&s.plan.arrays, at);
   s.plan.sizes = (dt_device_plan_sizes *)(s.arrays + s.offset[DEVICE_PLAN_ARRAYS]);
   s.plan.error = s.slots.error = (uint32_t *)(s.plan.sizes + 1);
-  cuda(cudaMemset(s.plan.error, 0, sizeof(uint32_t)), "cudaMemset");
+  cuda_must(cudaMemset(s.plan.error, 0, sizeof(uint32_t)), "cudaMemset");
   must(dt_device_plan_prepare(&s.plan, &bytes), "dt_device_plan_prepare");
   if (bytes) s.plan.workspace = device_memory(bytes);
   return s;
@@ -131,16 +120,16 @@ static subject subject_new(const dt_plan_config *config, int32_t top_k, int64_t 
 static void subject_free(subject *s) {
   void *blocks[] = {s->matrix,           s->ids,          s->tokens, s->slots.row_of_slot, s->slots.slot_of_row,
                     s->slots.histograms, s->slots.counts, s->arrays, s->plan.workspace};
-  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) cuda(cudaFree(blocks[i]), "cudaFree");
+  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) cuda_must(cudaFree(blocks[i]), "cudaFree");
 }
 
 static void subject_load(const subject *s, const routing *r) {
   int32_t rank = s->plan.config.rank;
   size_t slots = (size_t)(r->tokens[rank] * r->top_k) * sizeof(int32_t), row = (size_t)r->width * sizeof(int32_t);
-  cuda(cudaMemcpy(s->matrix, r->counts, row * (size_t)r->ranks, cudaMemcpyHostToDevice), "cudaMemcpy");
-  cuda(cudaMemcpy(s->ids, r->ids[rank], slots, cudaMemcpyHostToDevice), "cudaMemcpy");
-  cuda(cudaMemcpy(s->tokens, &r->tokens[rank], sizeof *s->tokens, cudaMemcpyHostToDevice), "cudaMemcpy");
-  cuda(cudaMemset(s->arrays, 0xa5, s->offset[DEVICE_PLAN_ARRAYS]), "cudaMemset");
+  cuda_must(cudaMemcpy(s->matrix, r->counts, row * (size_t)r->ranks, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(cudaMemcpy(s->ids, r->ids[rank], slots, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(cudaMemcpy(s->tokens, &r->tokens[rank], sizeof *s->tokens, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(cudaMemset(s->arrays, 0xa5, s->offset[DEVICE_PLAN_ARRAYS]), "cudaMemset");
 }
 
 /* Both launches, and in between the counts are compared (there is no exchange: the matrix has them). Returns whether
@@ -149,11 +138,11 @@ static int launch_and_compare(const subject *s, const routing *r) {
   size_t bytes = (size_t)r->width * sizeof(int32_t);
   int32_t *counts = malloc(bytes);
   must(dt_device_slots_launch(&s->slots, stream), "dt_device_slots_launch");
-  cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  cuda(cudaMemcpy(counts, s->slots.counts, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  cuda_must(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  cuda_must(cudaMemcpy(counts, s->slots.counts, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
   int right = memcmp(counts, &r->counts[s->plan.config.rank * r->width], bytes) == 0;
   must(dt_device_plan_launch(&s->plan, &s->slots, 1, stream), "dt_device_plan_launch");
-  cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  cuda_must(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   free(counts);
   return right;
 }
@@ -173,10 +162,10 @@ static const char *subject_difference(const subject *s, routing *r) {
   must(dt_slots(r->ids[rank], r->tokens[rank], r->top_k, r->width, &r->counts[rank * r->width], r->row_of_slot,
                 r->slot_of_row),
        "dt_slots");
-  cuda(cudaMemcpy(own, s->slots.counts, (size_t)r->width * sizeof *own, cudaMemcpyDeviceToHost), "cudaMemcpy");
-  cuda(cudaMemcpy(row, s->slots.row_of_slot, slots * sizeof *row, cudaMemcpyDeviceToHost), "cudaMemcpy");
-  cuda(cudaMemcpy(slot, s->slots.slot_of_row, slots * sizeof *slot, cudaMemcpyDeviceToHost), "cudaMemcpy");
-  cuda(cudaMemcpy(arrays, s->arrays, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  cuda_must(cudaMemcpy(own, s->slots.counts, (size_t)r->width * sizeof *own, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  cuda_must(cudaMemcpy(row, s->slots.row_of_slot, slots * sizeof *row, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  cuda_must(cudaMemcpy(slot, s->slots.slot_of_row, slots * sizeof *slot, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  cuda_must(cudaMemcpy(arrays, s->arrays, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
   for (int i = 0; i < DEVICE_PLAN_ARRAYS; i++) at[i] = arrays + s->offset[i];
   device_plan_point(&found, at);
   const dt_device_plan_sizes *sizes = (const dt_device_plan_sizes *)(arrays + s->offset[DEVICE_PLAN_ARRAYS]);
@@ -266,33 +255,33 @@ static void launch(const subject *s, int slots, int plan) {
 static cudaGraphExec_t capture(const subject *s, int slots, int plan, int times) {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
-  cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  cuda_must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
   for (int i = 0; i < times; i++) launch(s, slots, plan);
-  cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  cuda(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-  cuda(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  cuda_must(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  cuda_must(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+  cuda_must(cudaGraphDestroy(graph), "cudaGraphDestroy");
   return exec;
 }
 
 /* Replays with an event on each side, inputs in turn; without graphs both launches of `live`. */
 static double time_graphs(const cudaGraphExec_t *graphs, int count, int times, const subject *live, double *samples) {
   cudaEvent_t before, after;
-  cuda(cudaEventCreate(&before), "cudaEventCreate");
-  cuda(cudaEventCreate(&after), "cudaEventCreate");
+  cuda_must(cudaEventCreate(&before), "cudaEventCreate");
+  cuda_must(cudaEventCreate(&after), "cudaEventCreate");
   for (int i = -WARM_UP; i < SAMPLES; i++) {
     float ms;
-    cuda(cudaEventRecord(before, stream), "cudaEventRecord");
+    cuda_must(cudaEventRecord(before, stream), "cudaEventRecord");
     if (graphs)
-      cuda(cudaGraphLaunch(graphs[(i + WARM_UP) % count], stream), "cudaGraphLaunch");
+      cuda_must(cudaGraphLaunch(graphs[(i + WARM_UP) % count], stream), "cudaGraphLaunch");
     else
       launch(live, 1, 1);
-    cuda(cudaEventRecord(after, stream), "cudaEventRecord");
-    cuda(cudaEventSynchronize(after), "cudaEventSynchronize");
-    cuda(cudaEventElapsedTime(&ms, before, after), "cudaEventElapsedTime");
+    cuda_must(cudaEventRecord(after, stream), "cudaEventRecord");
+    cuda_must(cudaEventSynchronize(after), "cudaEventSynchronize");
+    cuda_must(cudaEventElapsedTime(&ms, before, after), "cudaEventElapsedTime");
     if (i >= 0) samples[i] = ms * 1e-3 / times;
   }
-  cuda(cudaEventDestroy(before), "cudaEventDestroy");
-  cuda(cudaEventDestroy(after), "cudaEventDestroy");
+  cuda_must(cudaEventDestroy(before), "cudaEventDestroy");
+  cuda_must(cudaEventDestroy(after), "cudaEventDestroy");
   return dt_median(samples, SAMPLES);
 }
 
@@ -333,7 +322,7 @@ static void warm_up(void) {
   subject_load(&s, &r);
   cudaGraphExec_t graph = capture(&s, 1, 1, CHAIN);
   for (int i = 0; i < 10; i++) time_graphs(&graph, 1, CHAIN, NULL, samples);
-  cuda(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
+  cuda_must(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
   subject_free(&s);
   routing_free(&r);
 }
@@ -361,14 +350,14 @@ static int time_config(FILE *out, const dt_plan_config *config, int hot, int fir
   for (int half = 0; half < 2; half++) {
     cudaGraphExec_t one = capture(&s[0], half == 0, half == 1, 1);
     part[half] = time_graphs(&one, 1, 1, NULL, other);
-    cuda(cudaGraphExecDestroy(one), "cudaGraphExecDestroy");
+    cuda_must(cudaGraphExecDestroy(one), "cudaGraphExecDestroy");
   }
   cudaGraphExec_t many = capture(&s[0], 1, 1, CHAIN);
   chain = time_graphs(&many, 1, CHAIN, NULL, other);
   double live = time_graphs(NULL, 0, 1, &s[0], other);
-  cuda(cudaGraphExecDestroy(many), "cudaGraphExecDestroy");
+  cuda_must(cudaGraphExecDestroy(many), "cudaGraphExecDestroy");
   dt_device_plan_sizes sizes;
-  cuda(cudaMemcpy(&sizes, s[0].plan.sizes, sizeof sizes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  cuda_must(cudaMemcpy(&sizes, s[0].plan.sizes, sizeof sizes, cudaMemcpyDeviceToHost), "cudaMemcpy");
   printf("%-8s %-12s %-10s %-8s %8.2f %8.2f %8.2f %8.2f %8.2f   %6.2f   %lld tasks\n", dt_layout_name(config->layout),
          dt_order_name(config->order), dt_schedule_name(config->schedule), hot ? "hot" : "uniform", replay * 1e6,
          part[0] * 1e6, part[1] * 1e6, chain * 1e6, live * 1e6, replay / LIMIT_S, (long long)sizes.task_count);
@@ -385,7 +374,7 @@ static int time_config(FILE *out, const dt_plan_config *config, int hot, int fir
   if (!hot && replay > w->uniform_s) w->uniform_s = replay;
   if (chain > w->chain_s) w->chain_s = chain;
   for (int i = 0; i < INPUTS; i++) {
-    cuda(cudaGraphExecDestroy(graphs[i]), "cudaGraphExecDestroy");
+    cuda_must(cudaGraphExecDestroy(graphs[i]), "cudaGraphExecDestroy");
     subject_free(&s[i]);
     routing_free(&r[i]);
   }
@@ -409,7 +398,7 @@ static void sweep(void) {
         cudaGraphExec_t graph = capture(&s, half == 0, half == 1, 1);
         printf("%s: %3d blocks of %2d warps: %.2f us\n", half ? "plan" : "slots", blocks[i], warps[j],
                time_graphs(&graph, 1, 1, NULL, samples) * 1e6);
-        cuda(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
+        cuda_must(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
       }
     }
   }
@@ -420,9 +409,9 @@ static void sweep(void) {
 static void write_machine(FILE *out, int argc, char **argv) {
   struct cudaDeviceProp device;
   int driver, runtime;
-  cuda(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
-  cuda(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
-  cuda(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  cuda_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+  cuda_must(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  cuda_must(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
   fprintf(out, "{\"schema\": \"draintile-device-plan\", \"version\": 1,\n \"command\": \"");
   for (int i = 0; i < argc; i++) fprintf(out, "%s%s", i ? " " : "device_plan", i ? argv[i] : "");
   fprintf(out,
@@ -446,7 +435,7 @@ int main(int argc, char **argv) {
     printf("skipped: no Hopper GPU\n");
     return 77;
   }
-  cuda(cudaStreamCreate(&stream), "cudaStreamCreate");
+  cuda_must(cudaStreamCreate(&stream), "cudaStreamCreate");
   FILE *out = fopen(argv[1], "w");
   if (!out) {
     perror(argv[1]);

@@ -37,12 +37,6 @@ static int64_t combine_rows(int64_t rows) {
   return rows + EXPERTS_MAX;
 }
 
-static void must(dt_status status, const char *what) {
-  if (status == DT_OK) return;
-  fprintf(stderr, "%s: %s: %s\n", what, dt_status_name(status), dt_error_detail());
-  exit(1);
-}
-
 /* How many of rank r's rows belong to the other. */
 static int64_t remote_rows(int r) {
   const gemm_problem *p = &ranks[r].problem;

@@ -36,12 +36,6 @@ typedef struct workspace {
   size_t bytes;
 } workspace;
 
-static void must(dt_status status, const char *what) {
-  if (status == DT_OK) return;
-  fprintf(stderr, "%s: %s: %s\n", what, dt_status_name(status), dt_error_detail());
-  exit(3);
-}
-
 static dt_cuda_gemm describe(const gemm_problem *p, const candidate *c) {
   dt_cuda_gemm gemm = problem_gemm(p);
   gemm.tensor_stores = c->tensor_stores;

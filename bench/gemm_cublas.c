@@ -11,7 +11,7 @@ static __typeof__(&cublasGemmEx) gemm_ex;
 static __typeof__(&cublasGemmGroupedBatchedEx) grouped_ex;
 static cublasHandle_t handle;
 
-static void must(cublasStatus_t status, const char *what) {
+static void cublas_must(cublasStatus_t status, const char *what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   fprintf(stderr, "%s: cuBLAS status %d\n", what, (int)status);
   exit(3);
@@ -26,18 +26,18 @@ int cublas_open(cudaStream_t stream) {
   *(void **)&gemm_ex = dlsym(library, "cublasGemmEx");
   *(void **)&grouped_ex = dlsym(library, "cublasGemmGroupedBatchedEx");
   if (!create || !set_stream || !gemm_ex || !grouped_ex) return 0;
-  must(create(&handle), "cublasCreate");
-  must(set_stream(handle, stream), "cublasSetStream");
+  cublas_must(create(&handle), "cublasCreate");
+  cublas_must(set_stream(handle, stream), "cublasSetStream");
   return 1;
 }
 
 static void gemm(const gemm_problem *p, int expert, int64_t row, int64_t rows, uint16_t *out) {
   const float one = 1, zero = 0;
   const int n = (int)p->shape.n, k = (int)p->shape.k;
-  must(gemm_ex(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, (int)rows, k, &one, p->b + (int64_t)expert * n * k, CUDA_R_16BF, k,
-               p->a + row * k, CUDA_R_16BF, k, &zero, out + row * n, CUDA_R_16BF, n, CUBLAS_COMPUTE_32F,
-               CUBLAS_GEMM_DEFAULT),
-       "cublasGemmEx");
+  cublas_must(gemm_ex(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, (int)rows, k, &one, p->b + (int64_t)expert * n * k,
+                      CUDA_R_16BF, k, p->a + row * k, CUDA_R_16BF, k, &zero, out + row * n, CUDA_R_16BF, n,
+                      CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+              "cublasGemmEx");
 }
 
 void cublas_loop(const gemm_problem *p, uint16_t *out) {
@@ -81,8 +81,8 @@ void cublas_grouped_prepare(const gemm_problem *p, uint16_t *out) {
 void cublas_grouped(const gemm_problem *p, uint16_t *out) {
   (void)p;
   (void)out;
-  must(grouped_ex(handle, transposed, plain, m_of, n_of, k_of, ones, pointers, CUDA_R_16BF, k_of, pointers + GROUPS_MAX,
-                  CUDA_R_16BF, k_of, zeros, (void *const *)(pointers + 2 * GROUPS_MAX), CUDA_R_16BF, m_of, group_count,
-                  size_of, CUBLAS_COMPUTE_32F),
-       "cublasGemmGroupedBatchedEx");
+  cublas_must(grouped_ex(handle, transposed, plain, m_of, n_of, k_of, ones, pointers, CUDA_R_16BF, k_of,
+                         pointers + GROUPS_MAX, CUDA_R_16BF, k_of, zeros, (void *const *)(pointers + 2 * GROUPS_MAX),
+                         CUDA_R_16BF, m_of, group_count, size_of, CUBLAS_COMPUTE_32F),
+              "cublasGemmGroupedBatchedEx");
 }

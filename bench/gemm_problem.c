@@ -18,12 +18,6 @@ const char *gemm_sizes_name(gemm_sizes kind) {
   return names[kind];
 }
 
-void cuda_must(cudaError_t error, const char *what) {
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  exit(3);
-}
-
 static uint16_t to_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);

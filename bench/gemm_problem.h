@@ -7,6 +7,8 @@
 
 #include <draintile/gemm.h>
 
+#include "cuda_must.h"
+
 /* even: sizes differ by at most one. uniform: in proportion to uniform random numbers. zipf: to rank^-0.5, shuffled.
  * sparse: as uniform, but every other expert has no row. */
 typedef enum gemm_sizes { SIZES_EVEN, SIZES_UNIFORM, SIZES_ZIPF, SIZES_SPARSE } gemm_sizes;
@@ -49,7 +51,5 @@ dt_cuda_gemm problem_gemm(const gemm_problem *problem);
  * any value is not finite. out: host copy. */
 double problem_error(const gemm_problem *problem, const gemm_arena *arena, const uint16_t *out, int samples,
                      uint64_t seed);
-
-void cuda_must(cudaError_t error, const char *what);
 
 #endif

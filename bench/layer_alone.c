@@ -66,12 +66,6 @@ typedef struct alone {
   dt_cuda_gemm plain;
 } alone;
 
-static void must(dt_status status, const char *what) {
-  if (status == DT_OK) return;
-  fprintf(stderr, "%s: %s: %s\n", what, dt_status_name(status), dt_error_detail());
-  exit(3);
-}
-
 static uint16_t *device_random(int64_t elements, uint64_t seed, float scale) {
   uint16_t *to;
   cuda_must(cudaMalloc((void **)&to, 2 * (size_t)elements), "cudaMalloc");

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "core/statistics.h"
+#include "cuda_must.h"
 
 enum { SAMPLES = 300, IN_A_ROW = 20, THREADS = 2, HIDDEN = 2048, INNER = 768, EXPERTS = 16, TOP_K = 8, TOKENS = 128 };
 static const double LIMIT_S = 15e-6;
@@ -44,22 +45,10 @@ static double seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void must(dt_status status, const char *what) {
-  if (status == DT_OK) return;
-  fprintf(stderr, "%s: %s: %s\n", what, dt_status_name(status), dt_error_detail());
-  exit(3);
-}
-
-static void cuda(cudaError_t error, const char *what) {
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  exit(3);
-}
-
 static void *zeros(size_t bytes) {
   void *memory;
-  cuda(cudaMalloc(&memory, bytes), "cudaMalloc");
-  cuda(cudaMemset(memory, 0, bytes), "cudaMemset");
+  cuda_must(cudaMalloc(&memory, bytes), "cudaMalloc");
+  cuda_must(cudaMemset(memory, 0, bytes), "cudaMemset");
   return memory;
 }
 
@@ -72,7 +61,7 @@ static dt_cuda_moe_input make_input(int64_t tokens, int32_t shift) {
                                    .ids = zeros(sizeof ids),
                                    .weights = zeros(TOKENS * TOP_K * sizeof(float)),
                                    .output = zeros(2 * TOKENS * HIDDEN)};
-  cuda(cudaMemcpy((void *)(uintptr_t)input.ids, ids, sizeof ids, cudaMemcpyHostToDevice), "ids");
+  cuda_must(cudaMemcpy((void *)(uintptr_t)input.ids, ids, sizeof ids, cudaMemcpyHostToDevice), "ids");
   return input;
 }
 
@@ -81,8 +70,8 @@ static dt_cuda_moe_config open_layer(issuer *one) {
   dt_cuda_moe_config config;
   must(dt_comm_create_local(1, NULL, &control), "comm");
   must(dt_comm_create_cuda(control, one->device, &one->comm), "comm");
-  cuda(cudaSetDevice(one->device), "cudaSetDevice");
-  cuda(cudaStreamCreateWithFlags(&one->stream, cudaStreamNonBlocking), "stream");
+  cuda_must(cudaSetDevice(one->device), "cudaSetDevice");
+  cuda_must(cudaStreamCreateWithFlags(&one->stream, cudaStreamNonBlocking), "stream");
   dt_cuda_moe_config_init(&config);
   config.comm = one->comm;
   config.hidden = HIDDEN;
@@ -96,7 +85,7 @@ static dt_cuda_moe_config open_layer(issuer *one) {
   must(dt_cuda_moe_create(&config, &weights, &one->moe), "layer");
   one->inputs[0] = make_input(TOKENS, 0);
   one->inputs[1] = make_input(TOKENS - 32, 3);
-  cuda(cudaDeviceSynchronize(), "layer");
+  cuda_must(cudaDeviceSynchronize(), "layer");
   return config;
 }
 
@@ -108,7 +97,7 @@ static void measure(issuer *one, change what, int waits, result *r) {
   }
   for (int i = -IN_A_ROW; i < SAMPLES; i++) {
     if (waits || i % IN_A_ROW == 0) {
-      cuda(cudaStreamSynchronize(one->stream), "layer");
+      cuda_must(cudaStreamSynchronize(one->stream), "layer");
       pthread_barrier_wait(one->together);
     }
     const double start = seconds();
@@ -159,9 +148,9 @@ static double report(FILE *out, const issuer *all, int threads, int *first) {
 static void write_machine(FILE *out) {
   struct cudaDeviceProp device;
   int driver, runtime;
-  cuda(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
-  cuda(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
-  cuda(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  cuda_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+  cuda_must(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  cuda_must(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
   fprintf(
       out,
       "{\"schema\": \"draintile-moe-issue\", \"version\": 1,\n \"command\": \"moe_issue\",\n \"machine\": {\"gpu\": "

@@ -21,6 +21,7 @@
 #include "core/random.h"
 #include "core/statistics.h"
 #include "cpu/kernels.h"
+#include "must.h"
 
 enum { RANKS = 8, REPEATS = 64, SCHEDULES = DT_SCHEDULE_ALTERNATE + 1 };
 
@@ -72,12 +73,6 @@ static int gather_all(void *context, const void *send, void *receive, size_t byt
   while (__atomic_load_n(&b->arrived, __ATOMIC_SEQ_CST) < b->ranks) usleep(100);
   for (int32_t r = 0; r < b->ranks; r++) memcpy((unsigned char *)receive + (size_t)r * bytes, b->gather[r], bytes);
   return 0;
-}
-
-static void must(dt_status status, const char *what) {
-  if (!status) return;
-  fprintf(stderr, "%s: %s: %s\n", what, dt_status_name(status), dt_error_detail());
-  exit(3);
 }
 
 static void *random_values(dt_random *random, dt_dtype dtype, int64_t count, double scale) {

@@ -21,6 +21,7 @@
 #include "core/random.h"
 #include "core/statistics.h"
 #include "cuda/moe_handle.h"
+#include "cuda_must.h"
 #include "stores.h"
 
 enum { RANKS_MAX = 8, CYCLES_A_STAGE = 1024 /* of both warpgroups' multiplications: 2 x 4 of 128 cycles */ };
@@ -67,18 +68,6 @@ typedef struct rank {
 } rank;
 static rank ranks[RANKS_MAX];
 
-static void must(dt_status status) {
-  if (status == DT_OK) return;
-  fprintf(stderr, "%s: %s\n", dt_status_name(status), dt_error_detail());
-  exit(3);
-}
-
-static void cuda(cudaError_t error, const char *what) {
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  exit(3);
-}
-
 /* Random bf16 of about +-2^-power: the same block of them again and again. */
 static void *device_bf16(rank *r, size_t count, uint64_t seed, int power) {
   enum { BLOCK = 1 << 20 };
@@ -89,12 +78,13 @@ static void *device_bf16(rank *r, size_t count, uint64_t seed, int power) {
     const uint64_t bits = dt_random_u64(&random);
     block[i] = (uint16_t)((bits & 0x807f) | (uint64_t)(127 - power - (int)(bits >> 16 & 1)) << 7);
   }
-  cuda(cudaMalloc((void **)&device, 2 * count + 16), "memory");
+  cuda_must(cudaMalloc((void **)&device, 2 * count + 16), "memory");
   for (size_t i = 0; i < count; i += BLOCK) {
     const size_t part = count - i < BLOCK ? count - i : BLOCK;
-    cuda(cudaMemcpyAsync(device + 2 * i, i ? device : (void *)block, 2 * part, cudaMemcpyDefault, r->stream), "values");
+    cuda_must(cudaMemcpyAsync(device + 2 * i, i ? device : (void *)block, 2 * part, cudaMemcpyDefault, r->stream),
+              "values");
   }
-  cuda(cudaStreamSynchronize(r->stream), "values");
+  cuda_must(cudaStreamSynchronize(r->stream), "values");
   free(block);
   r->memory[r->memories++] = device;
   return device;
@@ -102,8 +92,8 @@ static void *device_bf16(rank *r, size_t count, uint64_t seed, int power) {
 
 static void *device_copy(rank *r, const void *host, size_t bytes) {
   void *device;
-  cuda(cudaMalloc(&device, bytes + 16), "memory");
-  cuda(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "copy");
+  cuda_must(cudaMalloc(&device, bytes + 16), "memory");
+  cuda_must(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "copy");
   r->memory[r->memories++] = device;
   return device;
 }
@@ -144,12 +134,12 @@ static dt_cuda_moe_config config_of(const rank *r, int timestamps) {
 
 static double forward_s(rank *r, dt_cuda_moe *moe) {
   float ms = 0;
-  must(dt_comm_barrier(r->comm, "forward"));
-  cuda(cudaEventRecord(r->start, r->stream), "event");
-  must(dt_cuda_moe_forward(moe, &r->input, r->stream));
-  cuda(cudaEventRecord(r->stop, r->stream), "event");
-  must(dt_cuda_moe_check(moe, r->stream));
-  cuda(cudaEventElapsedTime(&ms, r->start, r->stop), "event");
+  must(dt_comm_barrier(r->comm, "forward"), "barrier");
+  cuda_must(cudaEventRecord(r->start, r->stream), "event");
+  must(dt_cuda_moe_forward(moe, &r->input, r->stream), "forward");
+  cuda_must(cudaEventRecord(r->stop, r->stream), "event");
+  must(dt_cuda_moe_check(moe, r->stream), "check");
+  cuda_must(cudaEventElapsedTime(&ms, r->start, r->stop), "event");
   return 1e-3 * (double)ms;
 }
 
@@ -159,7 +149,7 @@ static void time_layers(rank *r, double medians[2]) {
   dt_cuda_moe *layers[2];
   for (int stamped = 0; stamped < 2; stamped++) {
     const dt_cuda_moe_config config = config_of(r, stamped);
-    must(dt_cuda_moe_create(&config, &r->weights, &layers[stamped]));
+    must(dt_cuda_moe_create(&config, &r->weights, &layers[stamped]), "layer");
     samples[stamped] = malloc((size_t)options.repeat * sizeof **samples);
   }
   for (int32_t i = -3; i < options.repeat; i++)
@@ -171,7 +161,7 @@ static void time_layers(rank *r, double medians[2]) {
     medians[stamped] = dt_median(samples[stamped], (size_t)options.repeat);
     free(samples[stamped]);
   }
-  must(dt_comm_barrier(r->comm, "timed"));
+  must(dt_comm_barrier(r->comm, "timed"), "barrier");
   dt_cuda_moe_destroy(layers[0]);
   r->moe = layers[1];
 }
@@ -220,18 +210,19 @@ static void measure(rank *r, dt_schedule schedule, int local, const double layer
   stores_begin(&r->samples);
   for (int32_t i = -1; i < options.repeat; i++) {
     if (local) {
-      must(dt_comm_barrier(r->comm, "part"));
-      must(dt_cuda_moe_run_part(r->moe, DT_CUDA_MOE_COMPUTE, &r->input, r->stream));
-      must(dt_cuda_moe_check(r->moe, r->stream));
+      must(dt_comm_barrier(r->comm, "part"), "barrier");
+      must(dt_cuda_moe_run_part(r->moe, DT_CUDA_MOE_COMPUTE, &r->input, r->stream), "tiles");
+      must(dt_cuda_moe_check(r->moe, r->stream), "check");
     } else {
       forward_s(r, r->moe);
     }
     if (i >= 0)
       must(stores_add(&r->samples, r->moe, r->stream, i, CYCLES_A_STAGE,
-                      options.rate > 0 ? options.capacity / options.rate : 0));
+                      options.rate > 0 ? options.capacity / options.rate : 0),
+           "samples");
   }
   if (r->rank == 0) print_row(r, schedule, local, layer_s);
-  must(dt_comm_barrier(r->comm, "row"));
+  must(dt_comm_barrier(r->comm, "row"), "barrier");
 }
 
 static void *run_rank(void *context) {
@@ -240,11 +231,11 @@ static void *run_rank(void *context) {
   double layer_s[2];
   int power = 0;
   while ((int64_t)1 << (2 * power) < s->hidden) power++;
-  must(dt_comm_create_cuda(r->control, r->device, &r->comm));
-  cuda(cudaSetDevice(r->device), "device");
-  cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream");
-  cuda(cudaEventCreate(&r->start), "event");
-  cuda(cudaEventCreate(&r->stop), "event");
+  must(dt_comm_create_cuda(r->control, r->device, &r->comm), "fabric");
+  cuda_must(cudaSetDevice(r->device), "device");
+  cuda_must(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream");
+  cuda_must(cudaEventCreate(&r->start), "event");
+  cuda_must(cudaEventCreate(&r->stop), "event");
   const size_t matrix = (size_t)(s->hidden * s->intermediate * s->experts);
   r->weights.gate = device_bf16(r, matrix, 1, power);
   r->weights.up = device_bf16(r, matrix, 2, power);
@@ -254,7 +245,7 @@ static void *run_rank(void *context) {
   for (int i = 0; i < SCHEDULES; i++) {
     dt_cuda_moe_config config = config_of(r, 1);
     config.schedule = schedules[i];
-    must(dt_cuda_moe_set_schedule(r->moe, &config));
+    must(dt_cuda_moe_set_schedule(r->moe, &config), "schedule");
     measure(r, schedules[i], 0, layer_s);
     measure(r, schedules[i], 1, layer_s);
   }
@@ -270,7 +261,7 @@ static void run_shape(const shape *s) {
   dt_comm_config config;
   dt_comm_config_init(&config);
   config.entry_timeout_s = config.timeout_s = 20;
-  must(dt_comm_create_local(options.ranks, &config, controls));
+  must(dt_comm_create_local(options.ranks, &config, controls), "ranks");
   memset(ranks, 0, sizeof ranks);
   for (int32_t r = 0; r < options.ranks; r++) {
     ranks[r] = (rank){.rank = r, .device = r % options.devices, .control = controls[r], .shape = s};
@@ -283,9 +274,9 @@ static void run_shape(const shape *s) {
 static void read_platform(const char *path) {
   dt_platform *platform = NULL;
   dt_interval rate, capacity;
-  must(dt_platform_load(path, &platform));
-  must(dt_platform_lookup(platform, "rate_bytes_per_s", &rate));
-  must(dt_platform_lookup(platform, "capacity_bytes", &capacity));
+  must(dt_platform_load(path, &platform), "platform file");
+  must(dt_platform_lookup(platform, "rate_bytes_per_s", &rate), "platform file");
+  must(dt_platform_lookup(platform, "capacity_bytes", &capacity), "platform file");
   options.rate = rate.value;
   options.capacity = capacity.value;
   dt_platform_destroy(platform);
@@ -319,7 +310,7 @@ int main(int argc, char **argv) {
   }
   if (options.ranks < 1 || options.ranks > RANKS_MAX || options.repeat < 1) return usage();
   struct cudaDeviceProp properties;
-  cuda(cudaGetDeviceProperties(&properties, 0), "device");
+  cuda_must(cudaGetDeviceProperties(&properties, 0), "device");
   options.out = strcmp(argv[1], "-") == 0 ? stdout : fopen(argv[1], "w");
   if (!options.out) {
     perror(argv[1]);

@@ -28,12 +28,6 @@ typedef struct variant {
 static const variant variants[] = {
     {"rows", 0, 0, 0}, {"copy engine", 1, 4, 0}, {"rows, one cluster", 0, 2, 2}, {"copy engine, six SMs", 1, 64, 6}};
 
-static void must(dt_status status, const char *what) {
-  if (status == DT_OK) return;
-  fprintf(stderr, "%s: %s: %s\n", what, dt_status_name(status), dt_error_detail());
-  exit(1);
-}
-
 static dt_cuda_gemm describe(const gemm_problem *p, const variant *v) {
   dt_cuda_gemm gemm = problem_gemm(p);
   gemm.tensor_stores = v->tensor_stores;
