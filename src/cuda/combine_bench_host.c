@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "combine_bench.h"
+#include "comm/fabric.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "driver.h"
@@ -32,6 +33,14 @@ dt_status dt_bench_check_peers(int32_t gpus) {
       if (!reach) return dt_fail(DT_ERR_UNSUPPORTED, "device %d has no peer access to device %d", r, p);
     }
   return DT_OK;
+}
+
+dt_status dt_bench_align_open(dt_comm *comm, dt_window **window, uint32_t *theirs[DT_BENCH_RANKS]) {
+  const size_t slot = DT_BENCH_SLOT_WORDS * sizeof(uint32_t);
+  const dt_status status = dt_comm_alloc(comm, slot * DT_BENCH_RANKS, window);
+  for (int32_t p = 0; p < dt_comm_ranks(comm) && !status; p++)
+    theirs[p] = (uint32_t *)((*window)->pieces[p] + slot * (size_t)dt_comm_rank(comm));
+  return status;
 }
 
 dt_status dt_bench_clock(cudaStream_t stream, double *hz) {

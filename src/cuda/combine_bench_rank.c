@@ -73,10 +73,7 @@ static dt_status make_rank(dt_bench_rank *r) {
   if (error == cudaSuccess) error = cudaEventCreate(&r->stop);
   status = dt_cuda_check(error, "stream");
   if (!status) status = make_memory(r);
-  const size_t slot = DT_BENCH_SLOT_WORDS * sizeof(uint32_t);
-  if (!status) status = dt_comm_alloc(r->comm, slot * DT_BENCH_RANKS, &r->align);
-  for (int32_t p = 0; p < r->shared->config.ranks && !status; p++)
-    r->align_at[p] = (uint32_t *)(r->align->pieces[p] + slot * (size_t)r->rank);
+  if (!status) status = dt_bench_align_open(r->comm, &r->align, r->align_at);
   return status;
 }
 
