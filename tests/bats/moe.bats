@@ -186,3 +186,11 @@ setup_file() {
   run --separate-stderr "$DRAINTILE" simulate --costs "$BATS_TEST_TMPDIR/bad.json" --ranks 8 --experts 64 --tokens 4096
   refused 2 'costs.l1_rows_s: no such cost; did you mean l1_row_s'
 }
+
+@test "--check in f16: values that the type holds in steps of 6e-8 are as right as they can be" {
+  local input=$BATS_TEST_TMPDIR/small
+  "$DRAINTILE" synth tokens --count 10 --hidden 128 --dtype f16 --experts 8 --top-k 2 "$input"
+  patch "$input" $(($(tensor_offset "$input" topk_weights) + 4 * 2 * 3)) '\x17\xb7\xd1\x37\x17\xb7\xd1\x37' # 2.5e-5
+  moe --input "$input" --check --repeat 1 --json "$BATS_TEST_TMPDIR/json"
+  jq -e '.runs[0].max_relative_error | . > 0 and . < 1e-3' "$BATS_TEST_TMPDIR/json"
+}

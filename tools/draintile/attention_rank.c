@@ -180,7 +180,8 @@ static dt_status check_rows(const attention_job *job, int64_t first, int64_t cou
       dt_attention_reference(&job->config, job->input.q, job->input.k, job->input.v, first, count, reference);
   for (int64_t row = 0; !status && row < count; row++) {
     floats_load(job->config.dtype, output + (size_t)row * token, (size_t)values, y);
-    figures_verdict_add(result, figures_token_error(y, reference + row * values, values), first + row);
+    figures_verdict_add(result, figures_token_error(job->config.dtype, y, reference + row * values, values),
+                        first + row);
   }
   return status;
 }

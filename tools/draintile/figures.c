@@ -28,14 +28,20 @@ double figures_tolerance(dt_dtype dtype) {
   return dtype == DT_DTYPE_F32 ? 1e-5 : dtype == DT_DTYPE_F16 ? 1e-3 : 8e-3;
 }
 
-double figures_token_error(const double *y, const double *reference, int64_t count) {
+/* Below this a type's values are a fixed step apart, whatever their size. */
+static double smallest_normal(dt_dtype dtype) {
+  return dtype == DT_DTYPE_F16 ? 0x1p-14 : 0x1p-126;
+}
+
+double figures_token_error(dt_dtype dtype, const double *y, const double *reference, int64_t count) {
   double difference = 0, norm = 0;
   for (int64_t i = 0; i < count; i++) {
     difference += (y[i] - reference[i]) * (y[i] - reference[i]);
     norm += reference[i] * reference[i];
   }
   if (difference == 0) return 0;
-  double error = norm > 0 ? sqrt(difference / norm) : INFINITY;
+  const double least = smallest_normal(dtype);
+  double error = norm > 0 ? sqrt(difference / fmax(norm, (double)count * least * least)) : INFINITY;
   return isnan(error) ? INFINITY : error;
 }
 

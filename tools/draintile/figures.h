@@ -13,8 +13,10 @@ void figures_quartiles(double *values, int32_t count, double *low, double *media
 
 /* The largest relative error of a token that --check allows. */
 double figures_tolerance(dt_dtype dtype);
-/* ||y - reference|| / ||reference||; where the reference is 0, y must be 0. NaN counts as infinitely wrong. */
-double figures_token_error(const double *y, const double *reference, int64_t count);
+/* ||y - reference|| / ||reference||, as if the values of the reference were at least the smallest normal ones of the
+ * type (smaller ones it cannot hold as precisely); where the reference is 0, y must be 0. NaN counts as infinitely
+ * wrong. */
+double figures_token_error(dt_dtype dtype, const double *y, const double *reference, int64_t count);
 
 /* How an output compares with serial's and with the reference. */
 typedef struct figures_verdict {

@@ -104,7 +104,7 @@ void moe_check_error(const moe_job *job, int64_t first, int64_t count, const voi
   for (int64_t token = 0; y && token < count; token++) {
     floats_load(job->input.dtype, (const char *)output + (size_t)token * row, (size_t)hidden, y);
     const double *reference = job->shared.reference + (first + token) * hidden;
-    figures_verdict_add(verdict, figures_token_error(y, reference, hidden), first + token);
+    figures_verdict_add(verdict, figures_token_error(job->input.dtype, y, reference, hidden), first + token);
   }
   free(y);
 }
