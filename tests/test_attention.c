@@ -177,6 +177,19 @@ static void test_ends_of_softmax(void **state) {
   assert_true(isnan(bad[0]) && isnan(bad[2]) && isnan(sum));
 }
 
+/* Scores beyond float32, above or below: no numbers come out, not zeros. */
+static void test_scores_beyond(void **state) {
+  (void)state;
+  problem p = make_problem(2, 40, 1, 2, 2, 8, DT_DTYPE_F32, 245);
+  p.amplitude = 1e10;
+  p.config.scale = 1e30f;
+  problem_create(&p);
+  run_ranks(0, 2, NULL, run_schedules, &p);
+  const float *y = (const float *)(const void *)p.serial;
+  for (size_t i = 0; i < 40 * token_values(&p); i++) assert_true(isnan(y[i]));
+  problem_destroy(&p);
+}
+
 /* Logits of hundreds stay within the tolerance, and of ten thousands finite. */
 static void test_large_logits(void **state) {
   (void)state;
@@ -245,12 +258,19 @@ static void test_reference(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ranks_types_masks), cmocka_unit_test(test_blocks_of_keys),
-      cmocka_unit_test(test_uneven_heads),      cmocka_unit_test(test_uneven_lengths),
-      cmocka_unit_test(test_text_and_image),    cmocka_unit_test(test_tiles),
-      cmocka_unit_test(test_fully_masked),      cmocka_unit_test(test_ends_of_softmax),
-      cmocka_unit_test(test_large_logits),      cmocka_unit_test(test_scale),
-      cmocka_unit_test(test_paced_link),        cmocka_unit_test(test_reference),
+      cmocka_unit_test(test_ranks_types_masks),
+      cmocka_unit_test(test_blocks_of_keys),
+      cmocka_unit_test(test_uneven_heads),
+      cmocka_unit_test(test_uneven_lengths),
+      cmocka_unit_test(test_text_and_image),
+      cmocka_unit_test(test_tiles),
+      cmocka_unit_test(test_fully_masked),
+      cmocka_unit_test(test_ends_of_softmax),
+      cmocka_unit_test(test_scores_beyond),
+      cmocka_unit_test(test_large_logits),
+      cmocka_unit_test(test_scale),
+      cmocka_unit_test(test_paced_link),
+      cmocka_unit_test(test_reference),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

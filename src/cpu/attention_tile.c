@@ -55,9 +55,10 @@ static void attend(dt_attention_thread *thread, const dt_ulysses_tile *tile) {
   load_queries(thread, tile);
   for (int64_t first = 0; first < end; first += DT_KV_BLOCK)
     add_block(thread, tile, first, dt_min64(end - first, DT_KV_BLOCK));
-  /* A row that saw nothing has the sum 0 and stays zero. */
+  /* A row that sees nothing stays zero. One whose scores are all below float32 has the sum 0, and is no number. */
   for (int32_t i = 0; i < tile->rows; i++)
-    if (thread->sum[i] > 0) dt_scale_row(thread->o + i * width, width, 1.0f / thread->sum[i]);
+    if (dt_ulysses_visible(&a->layout, tile->row + i) > 0)
+      dt_scale_row(thread->o + i * width, width, 1.0f / thread->sum[i]);
 }
 
 static dt_status store(dt_attention_thread *thread, int64_t index, const dt_ulysses_tile *tile) {
