@@ -221,7 +221,8 @@ static dt_status forward(const dt_cuda_attention *a, const dt_attention_choice *
   int ctas = a->sms ? a->sms : sms;
   if (ctas > DT_ATTENTION_CTAS_MAX) ctas = DT_ATTENTION_CTAS_MAX;
   dt_attention_plan(a, &shape, choice->cut, ctas, &kernel);
-  if (!carry || carry->count == 0) kernel.tile_first = 0;
+  if (!carry || carry->count == 0) dt_attention_plan_alone(&kernel);
+  dt_attention_plan_first(&shape, ctas, &kernel);
   dt_attention_plan_pace(a, &shape, &kernel);
   return dt_cuda_check(launch(&kernel, &shape, ctas, stream), "attention kernel");
 }
@@ -266,6 +267,8 @@ dt_status dt_cuda_attention_check(const void *workspace, void *stream) {
   case DT_ATTENTION_ERROR_FREE_V:
   case DT_ATTENTION_ERROR_FREE_SENT:
     return dt_fail(DT_ERR_TIMEOUT, "attention kernel: a wait for %s expired", waits[header.error]);
+  case DT_ATTENTION_ERROR_RESUME:
+    return dt_fail(DT_ERR_TIMEOUT, "attention kernel: the wait for the first part of a tile expired");
   case DT_ATTENTION_ERROR_ARRIVED:
     return dt_fail(DT_ERR_TIMEOUT, "attention kernel: the wait for arrived[%u] expired", header.error_head);
   case DT_ATTENTION_ERROR_CARRY:

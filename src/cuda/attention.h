@@ -18,7 +18,8 @@ extern "C" {
 enum {
   DT_ATTENTION_HEADS_MAX = 1024,
   DT_ATTENTION_CTAS_MAX = 192,
-  DT_ATTENTION_PIECES = 2,     /* of a CTA */
+  DT_ATTENTION_PIECES = 2, /* of a CTA */
+  DT_ATTENTION_ROUNDS_MAX = 72,
   DT_ATTENTION_TILE_PIECES = 8 /* of a tile: a word of 32 bits counts them in 8 and has a bit for each */
 };
 
@@ -41,14 +42,31 @@ typedef struct dt_attention_group {
   int32_t lead_from, lead; /* of a head: tiles that come before the others of their section, the first or the last */
 } dt_attention_group;
 
-/* Part of a tile: some of its KV blocks. `pieces` of them, in as many CTAs, are merged through scratch memory. */
+/* Part of a tile: some of its KV blocks. Either `pieces` of them, in as many CTAs, are merged through scratch memory,
+ * or there are two (`resumes`), and the second goes on from where the first left off. */
 typedef struct dt_attention_piece {
-  int32_t tile;                 /* in the kernel's order */
+  int32_t tile;                 /* counted from the first cut one */
   uint16_t block_first, blocks; /* 0 blocks: no piece */
   uint16_t merge;               /* number of the cut tile */
   uint16_t scratch;             /* slab of the tile's first piece */
   uint8_t piece, pieces;
 } dt_attention_piece;
+
+/* A CTA's whole tiles, its place among the CTAs of a round; pieces before whole tiles, and behind them. */
+typedef struct dt_attention_share {
+  uint8_t whole, place, before, after;
+} dt_attention_share;
+
+/* A CTA's first item, so that its loads need not wait for code that finds it out, fetched from memory. */
+typedef struct dt_attention_first {
+  int32_t row, block;
+  uint16_t head, kv_head, blocks;
+  uint8_t rows, run, masked;
+  int8_t merge;
+} dt_attention_first;
+
+/* What an item of a CTA's work is, beside the number of a piece to be merged. */
+enum { DT_ATTENTION_WHOLE = -1, DT_ATTENTION_SUSPENDED = DT_ATTENTION_PIECES, DT_ATTENTION_RESUMED };
 
 /* Start of the workspace; all zero before and after every launch but for the error. */
 typedef struct dt_attention_header {
@@ -70,7 +88,8 @@ typedef enum dt_attention_error {
   DT_ATTENTION_ERROR_ARRIVED = 7,
   DT_ATTENTION_ERROR_STOPPED = 8, /* by another kernel: what this one waits for will not come */
   DT_ATTENTION_ERROR_CARRY = 9,
-  DT_ATTENTION_ERROR_FREE_SENT = 10
+  DT_ATTENTION_ERROR_FREE_SENT = 10,
+  DT_ATTENTION_ERROR_RESUME = 11
 } dt_attention_error;
 
 /* Rows of one head that a CTA carries from a local tensor to a rank, by the copy engine. 32 bytes. */
@@ -125,14 +144,19 @@ typedef struct dt_attention_kernel {
   uint32_t paced_ns; /* from the beginning of so many to that of the next */
   uint32_t timeout_us;
   int32_t heads, kv_heads, kv_tokens;
-  int32_t causal_offset; /* causal: row i sees columns below i + causal_offset + 1 */
-  int32_t cut_tiles;     /* the first so many of the order are cut into pieces, which come before all else */
-  int32_t tile_first;    /* 1: but for one tile, which every CTA has */
-  int32_t head_section;  /* heads whose tiles take turns */
-  int32_t mapped;        /* head_to_kv holds */
-  float scale_log2;      /* scale * log2(e) */
+  int32_t causal_offset;       /* causal: row i sees columns below i + causal_offset + 1 */
+  int32_t cut_from, cut_tiles; /* of the order, so many from the first on are cut into pieces */
+  int32_t resumes;             /* 1: in two, one before its CTA's whole tiles, one behind. 0: all of them before */
+  int32_t tile_first;          /* 1: but for one whole tile, which every CTA has before its pieces */
+  int32_t head_section;        /* heads whose tiles take turns */
+  int32_t mapped;              /* head_to_kv holds */
+  float scale_log2;            /* scale * log2(e) */
   dt_attention_carry carry;
   uint16_t head_to_kv[DT_ATTENTION_HEADS_MAX];
+  /* Where tiles are cut: number of the first whole tile of each round, the cut ones not counted. */
+  int32_t round[DT_ATTENTION_ROUNDS_MAX];
+  dt_attention_share shares[DT_ATTENTION_CTAS_MAX];
+  dt_attention_first first[DT_ATTENTION_CTAS_MAX];
   dt_attention_piece pieces[DT_ATTENTION_CTAS_MAX][DT_ATTENTION_PIECES];
 } dt_attention_kernel;
 
@@ -184,6 +208,14 @@ typedef struct dt_attention_choice {
 /* Fills the schedule of `kernel` (runs, groups, pieces, head_section) for CTAs `ctas`. Pure. */
 void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t cut, int32_t ctas,
                        dt_attention_kernel *kernel);
+/* Its part where no tile is cut, and where tiles are if that pays. */
+void dt_attention_plan_uncut(dt_attention_kernel *kernel);
+void dt_attention_plan_cut(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t ctas,
+                           dt_attention_kernel *kernel);
+/* Where the CTAs carry nothing beside it. Pure. */
+void dt_attention_plan_alone(dt_attention_kernel *kernel);
+/* Where tiles are cut: every CTA's first item, when all else is filled. Pure. */
+void dt_attention_plan_first(const dt_attention_shape *shape, int32_t ctas, dt_attention_kernel *kernel);
 /* The sending warp's pace: a tile's rows leave in 0.6 of the time of a tile, so many at a time, a power of two, that
  * this can be, each waited for before the next. Not paced where a tile is too short for that even with 32: the warp
  * would hold up the consumers. Nor causal tiles, whose lengths differ; nor by a kernel that does not enter, whose end

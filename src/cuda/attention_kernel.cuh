@@ -12,6 +12,7 @@
 #include "cuda/attention_merge.cuh"
 #include "cuda/attention_mma.cuh"
 #include "cuda/attention_pipeline.cuh"
+#include "cuda/attention_resume.cuh"
 #include "cuda/attention_send.cuh"
 #include "cuda/attention_store.cuh"
 #include "cuda/launch.cuh"
@@ -24,7 +25,7 @@ template <class C> struct dt_attention_consumer {
   uint32_t p[C::N / 4];
   float shift[2], sum[2]; /* p is exp2(scale * score - shift); sum: of p in this thread's columns */
   bool ready;             /* the operands of the next step were seen */
-  uint32_t debt;          /* bit n: piece n of this CTA is written and not merged */
+  uint32_t debt;          /* bit n: piece n of this CTA is written and not merged; or a tile is left and nobody told */
   uint32_t sent;          /* tiles given to the sending warp */
 };
 
@@ -169,16 +170,6 @@ DT_DEVICE void dt_attention_softmax(const dt_attention_kernel &a, dt_attention_c
   for (int i = 0; i < C::N / 4; i++) c.p[i] = dt_pack<C::HALF>(c.s[2 * i], c.s[2 * i + 1]);
 }
 
-/* The first block of a tile, whose scores are there. */
-template <class C>
-DT_DEVICE void dt_attention_begin(const dt_attention_kernel &a, dt_attention_consumer<C> &c,
-                                  const dt_attention_item &item) {
-  float factor[2];
-  const float none[2] = {0, 0};
-  if (item.masked > 0) dt_attention_mask_block(a, c, item, item.block);
-  dt_attention_softmax<C, true, C::CAUSAL>(a, c, none, factor);
-}
-
 /* A later block, with the maximum brought up to date. */
 template <class C>
 DT_DEVICE void dt_attention_raise(const dt_attention_kernel &a, dt_attention_consumer<C> &c, const float (&sum)[2]) {
@@ -212,6 +203,24 @@ DT_DEVICE bool dt_attention_weigh(const dt_attention_kernel &a, dt_attention_con
   return true;
 }
 
+/* The first block of a tile or of a piece, whose scores are there. */
+template <class C>
+DT_DEVICE void dt_attention_begin(const dt_attention_kernel &a, dt_attention_consumer<C> &c,
+                                  const dt_attention_item &item) {
+  if (C::RESUMES && item.merge == DT_ATTENTION_RESUMED) {
+    float sum[2];
+    dt_state_read<C>(a, c.o, c.shift, c.sum);
+    if (!dt_attention_weigh(a, c, sum)) dt_attention_raise(a, c, sum);
+    return;
+  }
+  if (C::CUT)
+    for (int i = 0; i < C::D / 2; i++) c.o[i] = 0; /* added to in every step: what goes on has no first one */
+  float factor[2];
+  const float none[2] = {0, 0};
+  if (item.masked > 0) dt_attention_mask_block(a, c, item, item.block);
+  dt_attention_softmax<C, true, C::CAUSAL>(a, c, none, factor);
+}
+
 /* The products of block j > 0 of a tile, which lies in `stage`: a constant, so that the descriptors need no registers
  * but uniform ones. */
 template <class C>
@@ -225,7 +234,7 @@ DT_DEVICE void dt_attention_multiply(const dt_attention_kernel &a, dt_attention_
   }
   dt_turn_take<C>(c.group);
   dt_mma_fence();
-  dt_attention_values(c, before, j > 1);
+  dt_attention_values(c, before, C::CUT || j > 1);
   dt_attention_scores(c, stage);
   dt_mma_commit();
   dt_turn_pass<C>(c.group);
@@ -283,6 +292,15 @@ template <class C> DT_DEVICE void dt_attention_settle_debt(const dt_attention_ke
   }
 }
 
+/* A tile was left off in the item before: its stores have had time since. */
+template <class C> DT_DEVICE void dt_attention_tell(const dt_attention_kernel &a, dt_attention_consumer<C> &c) {
+  if constexpr (C::RESUMES) {
+    if (c.debt != 1u << DT_ATTENTION_SUSPENDED) return;
+    dt_state_tell<C>(a);
+    c.debt = 0;
+  }
+}
+
 /* This warp's rows of a tile to the sending warp. */
 template <class C> DT_DEVICE void dt_attention_hand_over(dt_attention_consumer<C> &c) {
   c.sent++;
@@ -292,31 +310,40 @@ template <class C> DT_DEVICE void dt_attention_hand_over(dt_attention_consumer<C
 
 /* A tile's O and its rows' sums are complete. Last: of this CTA, which the sending warp gets only if there are pieces
  * to merge: there is nothing else behind which it could hide. Pieces are merged before the sending warp begins with
- * the tile, if it is not in a hurry: what that has under way holds up their loads. */
+ * the tile, if it is not in a hurry, as where only a short piece follows: what that has under way holds up their
+ * loads. */
 template <class C>
 DT_DEVICE void dt_attention_finish(const dt_attention_kernel &a, dt_attention_consumer<C> &c, uint32_t sequence,
-                                   bool last) {
+                                   bool last, bool hurry) {
   typedef dt_attention_barriers<C> B;
   const dt_attention_item item = dt_attention_slot_read<C>(c.shared, sequence); /* again: not kept in registers */
+  if (C::RESUMES && item.merge == DT_ATTENTION_SUSPENDED) {
+    dt_state_write<C>(a, c.o, c.shift, c.sum);
+    c.debt = 1u << DT_ATTENTION_SUSPENDED;
+    return;
+  }
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     c.sum[r] += __shfl_xor_sync(0xffffffffu, c.sum[r], 1);
     c.sum[r] += __shfl_xor_sync(0xffffffffu, c.sum[r], 2);
   }
-  if (C::CUT && item.merge >= 0) {
+  if (C::CUT && item.merge >= 0 && item.merge < DT_ATTENTION_PIECES) {
     dt_piece_write<C>(a, c.shared, c.group, item.merge, dt_attention_row(), c.o, c.shift, c.sum);
     c.debt |= 1u << item.merge;
     return;
   }
   const bool sends = C::SENDS && !(last && c.debt == 0) && a.paced && a.runs[item.run].away;
-  if (sends)
-    dt_attention_wait<C>(a, c.shared, B::sent_empty(c.shared, c.group), (c.sent & 1) ^ 1, DT_ATTENTION_ERROR_FREE_SENT);
-  dt_attention_store<C>(a, item, sends ? c.shared + C::SHARED_SENT : 0, dt_attention_row(), c.o, c.sum);
-  if (sends) dt_fence_async_shared();
-  if (sends && last) {
-    dt_store_shared_word(c.shared + C::SHARED_HURRY, 1);
-    dt_attention_hand_over(c);
+  if constexpr (C::SENDS) {
+    if (a.paced) /* what lies there has gone */
+      dt_attention_wait<C>(a, c.shared, B::sent_empty(c.shared, c.group), (c.sent & 1) ^ 1,
+                           DT_ATTENTION_ERROR_FREE_SENT);
+    dt_attention_store<C>(a, item, c.shared, c.o, c.sum, sends);
+  } else {
+    dt_attention_store_direct<C>(a, item, dt_attention_row(), c.o, c.sum);
   }
+  if (sends) dt_fence_async_shared();
+  if (sends && (last || hurry)) dt_store_shared_word(c.shared + C::SHARED_HURRY, 1);
+  if (sends && last) dt_attention_hand_over(c);
   dt_attention_settle_debt(a, c);
   if (sends && !last) dt_attention_hand_over(c);
 }
@@ -372,6 +399,7 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
     if (sequence == 0 && item.blocks == 1) dt_attention_release(B::q_empty(shared, c.group));
     c.step++;
     dt_attention_begin(a, c, item);
+    dt_attention_tell(a, c);
     dt_attention_steps(a, c, item);
 
     /* The last V, and with it the first block of the next tile. */
@@ -380,19 +408,20 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
     dt_attention_wait_v(a, c, before);
     if (next.blocks == 0) {
       dt_mma_fence();
-      dt_attention_values(c, before, item.blocks > 1);
+      dt_attention_values(c, before, C::CUT || item.blocks > 1);
       dt_mma_commit();
       dt_mma_wait<0>();
       dt_settle(c.o);
       if (dt_load_shared_word(shared + C::SHARED_DEAD)) return; /* this tile is not whole, or may not be stored */
-      dt_attention_finish(a, c, sequence - 1, true);
+      dt_attention_finish(a, c, sequence - 1, true, false);
+      dt_attention_tell(a, c);
       dt_attention_settle_debt(a, c);
       return dt_attention_end(a, c);
     }
     dt_attention_wait_k(a, c, stage);
     dt_turn_take<C>(c.group);
     dt_mma_fence();
-    dt_attention_values(c, before, item.blocks > 1);
+    dt_attention_values(c, before, C::CUT || item.blocks > 1);
     dt_attention_scores(c, stage);
     dt_mma_commit();
     dt_turn_pass<C>(c.group);
@@ -402,7 +431,9 @@ template <class C> DT_DEVICE void dt_attention_consume(const dt_attention_kernel
     dt_attention_release(B::k_empty(shared, stage));
     dt_attention_release(B::v_empty(shared, before));
     if (next.blocks == 1) dt_attention_release(B::q_empty(shared, c.group));
-    dt_attention_finish(a, c, sequence - 1, false);
+    /* The sending warp takes 0.6 of a tile's time for it, and the end waits for that. */
+    const bool short_end = C::RESUMES && next.merge == DT_ATTENTION_RESUMED && 3 * next.blocks < 2 * item.blocks;
+    dt_attention_finish(a, c, sequence - 1, false, short_end);
     item = next;
   }
 }
@@ -413,16 +444,17 @@ __global__ void __launch_bounds__(C::THREADS, 1)
   extern __shared__ uint8_t dt_attention_shared[];
   const uint32_t shared = (dt_shared_address(dt_attention_shared) + 1023) & ~1023u;
   const uint32_t warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  /* Sticky: after a failure nothing runs. Another CTA may fail meanwhile, so the threads of this one agree. */
-  if (__syncthreads_or(threadIdx.x == 0 && a.header->error != 0)) return;
+  uint32_t failed = 0;
   if (threadIdx.x == 0) {
+    failed = *(volatile uint32_t *)&a.header->error; /* on its way meanwhile */
+    dt_tensor_prefetch(&a.k);
+    dt_tensor_prefetch(&a.q);
+    dt_tensor_prefetch(&a.v);
     dt_grid_launch(); /* whoever follows may be there when the last tile is stored */
     dt_attention_barriers<C>::init(shared);
-    dt_tensor_prefetch(&a.q);
-    dt_tensor_prefetch(&a.k);
-    dt_tensor_prefetch(&a.v);
   }
-  __syncthreads();
+  /* Sticky: after a failure nothing runs. Another CTA may fail meanwhile, so the threads of this one agree. */
+  if (__syncthreads_or(failed != 0)) return;
   if (warp >= 4 * C::GROUPS) {
     dt_registers_lower<C::REGISTERS_LOADER>();
     if constexpr (C::SENDS)
@@ -454,9 +486,10 @@ static cudaError_t dt_attention_launch(const dt_attention_kernel *kernel, int ct
   cudaError_t error = cudaFuncSetAttribute(dt_attention_forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            (int)C::SHARED_ALLOCATION);
   if (error != cudaSuccess) return error;
-  /* What it reads may wait for its words, not for the kernel before; but a rank enters behind that. */
+  /* What it reads may wait for its words, not for the kernel before; but a rank enters behind that, and tiles that were
+   * left off by a launch before are gone on with until its end. */
   return dt_launch_early((const void *)dt_attention_forward_kernel<C>, kernel, ctas, C::THREADS, C::SHARED_ALLOCATION,
-                         kernel->arrived != NULL && !kernel->carry.enters, stream);
+                         kernel->arrived != NULL && !kernel->carry.enters && !kernel->resumes, stream);
 }
 
 template <int D, int N, int Groups, bool Half, bool Causal>

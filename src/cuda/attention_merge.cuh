@@ -90,7 +90,7 @@ DT_DEVICE void dt_piece_merge(const dt_attention_kernel &a, uint32_t shared, uin
   }
   dt_group_sync(group);
   const uint32_t slices = __shfl_sync(0xffffffffu, dt_load_shared_word(word), 0);
-  const dt_attention_item item = dt_attention_tile_at<C>(a, piece.tile);
+  const dt_attention_item item = dt_attention_tile_at<C>(a, a.cut_from + piece.tile);
   constexpr int LANES = C::D / 4, ROWS = 128 / LANES; /* of a row; rows at a time */
   const int32_t thread = (int32_t)(threadIdx.x % 128);
   for (uint32_t i = 0; i < piece.pieces; i++) {

@@ -17,6 +17,7 @@ template <int D_, int N_, int Groups, bool Half_, bool Causal_, bool Cut> struct
   static constexpr uint32_t GROUP_Q_BYTES = 64 * D * 2, BLOCK_BYTES = N * D * 2;
   static constexpr bool CARRIES = D_ <= 128, SENDS = D_ <= 128; /* there is room */
   static constexpr bool LEADS = D_ <= 128 && !Causal_;
+  static constexpr bool RESUMES = D_ <= 128 && Cut;
   static constexpr uint32_t CARRY_STAGES = CARRIES ? DT_ATTENTION_CARRY_STAGES : 0;
   static constexpr uint32_t SENT_ROW_BYTES = 2 * D + 16; /* with its destination */
   static constexpr uint32_t SHARED_K = Groups * GROUP_Q_BYTES, SHARED_V = SHARED_K + STAGES * BLOCK_BYTES,
@@ -107,7 +108,7 @@ typedef struct dt_attention_item {
   int32_t head, row, rows, run; /* rows of the tile that exist */
   int32_t block, blocks;        /* KV blocks from `block` down; 0: no more work */
   int32_t masked;               /* the first `masked` of them hold columns that some row does not see */
-  int32_t merge;                /* -1: a whole tile. Else which of this CTA's pieces it is */
+  int32_t merge;                /* which of this CTA's pieces it is, or one of DT_ATTENTION_WHOLE... */
 } dt_attention_item;
 
 /* KV blocks that a tile's rows see, and how many of them every row sees in full. */
@@ -171,28 +172,36 @@ DT_DEVICE int32_t dt_attention_ctas() {
 }
 
 template <class C> DT_DEVICE int32_t dt_attention_first_tile(const dt_attention_kernel &a) {
-  return C::CAUSAL ? (int32_t)atomicAdd(&a.header->next, 1u) : a.cut_tiles + dt_attention_cta();
+  return C::CUT ? 0 : C::CAUSAL ? (int32_t)atomicAdd(&a.header->next, 1u) : dt_attention_cta();
 }
-/* The next work of this CTA, number `sequence`: its pieces, then whole tiles, of which one may come before. Next: of a
- * tile; below 0: so many places for pieces are left. */
+/* The next work of this CTA, number `sequence`; where tiles are cut, of those behind the first. Next: a tile; where
+ * tiles are cut, how many whole ones there were. */
 template <class C>
 DT_DEVICE dt_attention_item dt_attention_next(const dt_attention_kernel &a, int32_t &next, uint32_t sequence) {
   /* One call of dt_attention_tile_at: the loader has few registers. */
   dt_attention_piece piece = {};
-  int32_t index = next, merge = -1;
-  const bool before = C::CUT && C::CARRIES && a.tile_first && sequence == 0;
-  if (before) {
-    index = dt_attention_first_tile<C>(a);
-  } else if (C::CUT && next < 0) {
-    merge = next + DT_ATTENTION_PIECES;
-    piece = a.pieces[dt_attention_cta()][merge];
-    /* No piece: nor are there any behind. */
-    next = piece.blocks > 0 && next < -1
-               ? next + 1
-               : dt_attention_first_tile<C>(a) + (C::CARRIES && a.tile_first ? dt_attention_ctas() : 0);
-    index = piece.blocks > 0 ? piece.tile : next;
+  int32_t index = next, merge = DT_ATTENTION_WHOLE;
+  if constexpr (C::CUT) {
+    const int32_t cta = dt_attention_cta(), pieces = (int32_t)sequence - next;
+    const dt_attention_share share = a.shares[cta];
+    index = next < share.whole ? a.round[next] + share.place : -1;
+    if (pieces < share.before) {
+      piece = a.pieces[cta][pieces];
+      merge = a.resumes ? DT_ATTENTION_SUSPENDED : pieces;
+    } else if (C::RESUMES && index < 0 && pieces < share.before + share.after) {
+      piece = a.pieces[cta][1];
+      merge = DT_ATTENTION_RESUMED;
+    }
+    if (piece.blocks > 0)
+      index = a.cut_from + piece.tile;
+    else if (index < 0)
+      index = INT32_MAX;
+    else if (index >= a.cut_from)
+      index += a.cut_tiles;
+    next += piece.blocks == 0;
+  } else {
+    next = C::CAUSAL ? dt_attention_first_tile<C>(a) : next + dt_attention_ctas();
   }
-  if (piece.blocks == 0 && !before) next = C::CAUSAL ? dt_attention_first_tile<C>(a) : next + dt_attention_ctas();
   dt_attention_item item = dt_attention_tile_at<C>(a, index);
   if (piece.blocks > 0) {
     item.masked = item.masked > 0 && piece.block_first + piece.blocks == item.blocks;
@@ -286,19 +295,57 @@ DT_DEVICE bool dt_attention_see(const dt_attention_kernel &a, uint32_t shared, c
   return true;
 }
 
+/* The first item, where tiles are cut; kv_head: of its K and V. */
+template <class C> DT_DEVICE dt_attention_item dt_attention_first_item(const dt_attention_kernel &a, int32_t &kv_head) {
+  const dt_attention_first first = a.first[dt_attention_cta()];
+  dt_attention_item item;
+  item.head = first.head;
+  item.row = first.row;
+  item.rows = first.rows;
+  item.run = first.run;
+  item.block = first.block;
+  item.blocks = first.blocks;
+  item.masked = first.masked;
+  item.merge = first.merge;
+  kv_head = first.kv_head;
+  return item;
+}
+
+/* Until the tile that this CTA goes on with has been left off: pairs with the release in dt_attention_tell. The CTA
+ * that did it is one before this one, and has long begun: nothing relies on how many are resident. */
+template <class C> DT_DEVICE bool dt_attention_resumable(const dt_attention_kernel &a, uint32_t shared) {
+  uint32_t *left = &a.header->merges[a.pieces[dt_attention_cta()][1].scratch];
+  const uint32_t start = dt_time_us();
+  while (dt_acquire_gpu(left) != 4 * C::GROUPS) {
+    if (dt_load_shared_word(shared + C::SHARED_DEAD)) return false;
+    if (*(volatile uint32_t *)&a.header->error != 0) dt_store_shared_word(shared + C::SHARED_DEAD, 1);
+    if (dt_time_us() - start > a.timeout_us) dt_attention_give_up<C>(a, shared, DT_ATTENTION_ERROR_RESUME, 0);
+  }
+  *left = 0; /* for the next launch */
+  return true;
+}
+
 /* Q and K of all the work of this CTA. One thread. */
 template <class C> DT_DEVICE void dt_attention_load(const dt_attention_kernel &a, uint32_t shared) {
   typedef dt_attention_barriers<C> B;
   uint32_t k_step = 0, sequence = 0;
-  int32_t next = C::CUT ? -DT_ATTENTION_PIECES : dt_attention_first_tile<C>(a);
+  int32_t next = dt_attention_first_tile<C>(a);
   for (;; sequence++) {
-    const dt_attention_item item = dt_attention_next<C>(a, next, sequence);
+    dt_attention_item item;
+    int32_t kv_head = 0;
+    if (C::CUT && sequence == 0) {
+      item = dt_attention_first_item<C>(a, kv_head);
+      next = item.merge == DT_ATTENTION_WHOLE;
+    } else {
+      item = dt_attention_next<C>(a, next, sequence);
+      if (item.blocks > 0)
+        kv_head =
+            a.mapped ? a.head_to_kv[item.head] : (int32_t)((uint32_t)(item.head * a.kv_heads) / (uint32_t)a.heads);
+    }
     /* What it held eight items ago nobody reads any more: Q of the item before the last has been handed back. */
     dt_attention_slot_write(shared + C::SHARED_SLOTS + sequence % C::SLOTS * 32, item);
-    int32_t kv_head = 0;
-    if (item.blocks > 0) {
-      kv_head = a.mapped ? a.head_to_kv[item.head] : (int32_t)((uint32_t)(item.head * a.kv_heads) / (uint32_t)a.heads);
-    }
+    if (C::RESUMES && item.blocks > 0 && item.merge == DT_ATTENTION_RESUMED && !dt_attention_resumable<C>(a, shared))
+      return;
     /* Consumers store a tile when they have the next one's Q. */
     if (a.arrived != NULL && (a.arrived_gates_stores ? sequence > 0 : item.blocks > 0 && item.row < a.own_q_row) &&
         !dt_attention_see<C>(a, shared, a.arrived, a.arrived_gates_stores ? 0 : item.head, 1))

@@ -94,104 +94,17 @@ static int32_t head_section(const dt_cuda_attention *attention) {
   return heads < attention->heads ? (int32_t)heads : attention->heads;
 }
 
-/* Cuts the tiles that do not fill a round, the first of the order, into pieces, in CTAs one after the other. Only where
- * the round would waste more than merging costs. */
-enum { CUT_WASTE_PERCENT = 10, CUT_BLOCKS_MIN = 4, CUT_SNAP = 2, CUT_WHOLE_FROM = 3 };
-
-/* Where worker c's piece ends, counted from the first tile's first block, if no piece has parts of two tiles: a CTA
- * with two pieces pays twice for writing and merging, more than a piece of a fifth of a tile is longer than one of a
- * sixth. */
-static int64_t piece_end(int32_t c, int32_t workers, int32_t rest, int32_t blocks) {
-  const int32_t tile = (int32_t)(((int64_t)c * rest + rest - 1) / workers);
-  const int32_t first = (int32_t)((int64_t)tile * workers / rest),
-                end = (int32_t)((int64_t)(tile + 1) * workers / rest);
-  return (int64_t)tile * blocks + (int64_t)blocks * (c + 1 - first) / (end - first);
-}
-
-/* Blocks that a piece is worth of writing and merging; measured at head_dim 128, where O is twice as large as at 64. */
-enum { PIECE_COST = 6, PIECE_COST_64 = 3 };
-
-/* Where each worker's pieces end, if none may have more than `budget` blocks, its pieces' cost among them; a cut near a
- * tile's edge goes there, by which it may have CUT_SNAP more. False: that is not enough for all. */
-static int deal(int32_t workers, int32_t rest, int32_t blocks, int32_t budget, int32_t cost, int64_t *ends) {
-  const int64_t total = (int64_t)rest * blocks;
-  int64_t from = 0;
-  for (int32_t c = 0; c < workers; c++) {
-    int64_t left = budget;
-    for (int32_t n = 0; n < DT_ATTENTION_PIECES && from < total && left - cost > CUT_SNAP; n++) {
-      const int64_t in_tile = blocks - from % blocks;
-      const int64_t take = left - cost + CUT_SNAP < in_tile ? left - cost : in_tile;
-      from += take;
-      left -= take + cost;
-      if (take < in_tile) break;
-    }
-    ends[c] = from;
-  }
-  return from >= total;
-}
-
-static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, int32_t cost, dt_attention_kernel *kernel) {
-  const int32_t rounds = tiles / ctas, rest = tiles % ctas;
-  if (rest == 0 || blocks > UINT16_MAX) return;
-  if ((ctas - rest) * 100 < CUT_WASTE_PERCENT * ctas * (rounds + 1)) return;
-  const int64_t total = (int64_t)rest * blocks;
-  const int32_t most = (DT_ATTENTION_TILE_PIECES - 2) * rest; /* a tile's first and last piece may be parts */
-  const int32_t workers = ctas < most ? ctas : most;
-  if (total / workers < CUT_BLOCKS_MIN) return;
-  int32_t slabs = 0, tile_slab = 0, piece = 0;
-  int64_t from = 0;
-  const int32_t whole = workers / rest >= CUT_WHOLE_FROM; /* then CTAs have a piece of one tile each */
-  int64_t ends[DT_ATTENTION_CTAS_MAX];
-  int32_t budget = (int32_t)(total / workers) + cost;
-  while (!whole && !deal(workers, rest, blocks, budget, cost, ends)) budget++;
-  for (int32_t c = 0; c < workers; c++) {
-    const int64_t to = whole ? piece_end(c, workers, rest, blocks) : ends[c];
-    for (int32_t n = 0; from < to; n++) {
-      const int64_t tile = from / blocks, edge = (tile + 1) * blocks, end = to < edge ? to : edge;
-      if (from % blocks == 0) {
-        tile_slab = slabs;
-        piece = 0;
-      }
-      kernel->pieces[c][n] = (dt_attention_piece){.tile = (int32_t)tile,
-                                                  .block_first = (uint16_t)(from % blocks),
-                                                  .blocks = (uint16_t)(end - from),
-                                                  .merge = (uint16_t)tile,
-                                                  .scratch = (uint16_t)tile_slab,
-                                                  .piece = (uint8_t)piece++};
-      slabs++;
-      from = end;
-    }
-  }
-  kernel->cut_tiles = rest;
-  /* How many each tile has is known only now: its last piece's number and one. */
-  for (int32_t c = workers - 1, pieces = 0, tile = -1; c >= 0; c--)
-    for (int32_t n = DT_ATTENTION_PIECES - 1; n >= 0; n--) {
-      dt_attention_piece *p = &kernel->pieces[c][n];
-      if (p->blocks == 0) continue;
-      if (p->tile != tile) {
-        tile = p->tile;
-        pieces = p->piece + 1;
-      }
-      p->pieces = (uint8_t)pieces;
-    }
-}
-
 void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t cut, int32_t ctas,
                        dt_attention_kernel *kernel) {
   int32_t next = 0;
   memset(kernel->runs, 0, sizeof kernel->runs);
   memset(kernel->groups, 0, sizeof kernel->groups);
-  memset(kernel->pieces, 0, sizeof kernel->pieces);
   plan_runs(attention, 64 * shape->groups, 1, &next, kernel);
   plan_runs(attention, 64 * shape->groups, 0, &next, kernel);
   kernel->heads = attention->heads;
   kernel->head_section = head_section(attention);
-  kernel->cut_tiles = 0;
-  if (!attention->causal && cut != 0)
-    plan_pieces(kernel->groups[0].tiles + kernel->groups[1].tiles,
-                (int32_t)((attention->kv_tokens + shape->block - 1) / shape->block), ctas,
-                shape->head_dim == 64 ? PIECE_COST_64 : PIECE_COST, kernel);
-  kernel->tile_first = kernel->cut_tiles > 0 && kernel->groups[0].tiles + kernel->groups[1].tiles >= 2 * ctas;
+  dt_attention_plan_uncut(kernel);
+  if (!attention->causal && cut != 0) dt_attention_plan_cut(attention, shape, ctas, kernel);
 }
 
 void dt_attention_plan_pace(const dt_cuda_attention *a, const dt_attention_shape *shape, dt_attention_kernel *kernel) {

@@ -24,6 +24,19 @@ static int32_t tile_row(const dt_attention_kernel *kernel, int32_t tile, int32_t
   return r->start + (tile - (r->tiles_end - r->tiles)) * tile_rows;
 }
 
+/* When tile `index` begins, or its first piece. *own_first: 1 if own rows of k and v are read first. A first piece that
+ * another CTA goes on with is half of a tile on average. */
+static double tile_when(const dt_attention_kernel *kernel, int32_t index, int32_t ctas, double *own_first) {
+  const int32_t behind = index - kernel->cut_from;
+  if (behind >= 0 && behind < kernel->cut_tiles) {
+    *own_first = kernel->resumes;
+    return kernel->tile_first;
+  }
+  const int32_t round = (behind < 0 ? index : index - kernel->cut_tiles) / ctas;
+  *own_first = 1;
+  return kernel->resumes && kernel->tile_first && round > 0 ? round + 0.5 : round;
+}
+
 static int earlier(const moment *a, const moment *b) {
   return a->when < b->when || (a->when == b->when && a->tile < b->tile);
 }
@@ -64,10 +77,10 @@ dt_status dt_ulysses_order(const dt_ulysses_layout *u, int32_t rank, const dt_at
   for (int32_t i = 0; i < kernel->groups[0].tiles; i++) {
     int32_t head, tile;
     dt_attention_place(kernel, 0, i, !u->causal, &head, &tile);
-    const int32_t cut = i < kernel->cut_tiles;
-    const double when = cut ? kernel->tile_first : (i - kernel->cut_tiles) / ctas;
+    double own_first;
+    const double when = tile_when(kernel, i, ctas, &own_first);
     if (tile_row(kernel, tile, tile_rows) < own_q) no_later(&at[2 * head], when, i);
-    no_later(&at[2 * head + 1], when + (cut ? 0 : own_kv), i); /* own rows of k and v are read first */
+    no_later(&at[2 * head + 1], when + own_first * own_kv, i);
   }
   for (int32_t h = 1; h < heads; h++) /* k and v of heads that share them come once, for the first */
     if (dt_ulysses_kv_of(u, rank, h) == dt_ulysses_kv_of(u, rank, h - 1)) share(&at[2 * h - 1], &at[2 * h + 1]);

@@ -24,6 +24,9 @@ DT_DEVICE void dt_release_sys(uint32_t *word, uint32_t value) {
 DT_DEVICE void dt_add_release_sys(uint32_t *word, uint32_t value) {
   asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
+DT_DEVICE void dt_add_release_gpu(uint32_t *word, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
 DT_DEVICE uint32_t dt_or_acquire(uint32_t *word, uint32_t bits) {
   uint32_t old;
   asm volatile("atom.acquire.gpu.global.or.b32 %0, [%1], %2;" : "=r"(old) : "l"(word), "r"(bits) : "memory");

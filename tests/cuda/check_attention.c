@@ -342,6 +342,32 @@ static int check_repeats(const problem *p, int launches) {
   return differing == 0;
 }
 
+/* Tiles that go on in another CTA have the bits of tiles that do not. `sms`: 0, or so many CTAs. */
+static int check_resumed(const problem *p, int32_t sms) {
+  static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT, uncut = {.cut = 0};
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  setting s;
+  setting_make(&s, p, 31);
+  s.attention.sms = sms;
+  const dt_attention_shape shape = dt_attention_shape_of(&s.attention);
+  int device_sms = 0;
+  cuda_must(cudaDeviceGetAttribute(&device_sms, cudaDevAttrMultiProcessorCount, 0), "device");
+  dt_attention_plan(&s.attention, &shape, -1, sms ? sms : device_sms, kernel);
+  run(&s, &uncut);
+  uint16_t *expected = malloc(s.out_bytes);
+  memcpy(expected, s.got, s.out_bytes);
+  run(&s, &chosen);
+  const int good = kernel->resumes && memcmp(expected, s.got, s.out_bytes) == 0;
+  printf("%-4s %s, D %d: %d of %d tiles go on in another CTA: %s\n", good ? "ok" : "FAIL", p->name, p->head_dim,
+         kernel->cut_tiles, kernel->groups[0].tiles + kernel->groups[1].tiles,
+         good ? "the same bits as uncut" : "other bits, or none cut");
+  fflush(stdout);
+  free(expected);
+  free(kernel);
+  setting_free(&s);
+  return good;
+}
+
 /* A row's bits do not depend on which rows share its tile, nor on the device that takes it. */
 static int check_tilings(const problem *p) {
   static const dt_attention_choice uncut = {.cut = 0};
@@ -390,6 +416,10 @@ static const problem problems[] = {
     {"cut", 300, 4001, 3, 3, 128, DT_DTYPE_BF16, 0, 1, 2, 0, 0},
     {"cut", 300, 4001, 3, 3, 64, DT_DTYPE_F16, 0, 1, 2, 0, 0},
     {"cut", 300, 4001, 3, 3, 256, DT_DTYPE_BF16, 0, 1, 2, 0, 0},
+    {"cut in two", 700, 1999, 50, 5, 128, DT_DTYPE_BF16, 0, 1, 1, 0, 0},
+    {"cut in two", 700, 1999, 40, 5, 128, DT_DTYPE_F16, 0, 3, 3, 0, 30},
+    {"cut in two", 1000, 1999, 33, 3, 64, DT_DTYPE_BF16, 0, 3, 3, 0, 30},
+    {"cut in two", 1300, 2100, 40, 4, 64, DT_DTYPE_F16, 0, 1, 2, 0, 0},
     {"no keys", 100, 0, 3, 3, 128, DT_DTYPE_BF16, 0, 1, 2, 0, 0},
     {"FLUX.1", 4608, 4608, 12, 12, 128, DT_DTYPE_BF16, 0, 1, 4, 0, 0},
     {"SD3.5", 4429, 4429, 19, 19, 64, DT_DTYPE_BF16, 0, 1, 4, 0, 0},
@@ -431,7 +461,10 @@ int main(int argc, char **argv) {
     if (strstr(problems[i].name, only)) good &= check_all(&problems[i]);
   for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
     if (strcmp(problems[i].name, "rising scores") == 0) good &= check_tilings(&problems[i]);
+  for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
+    if (strcmp(problems[i].name, "cut in two") == 0)
+      good &= check_resumed(&problems[i], 0) & check_resumed(&problems[i], 31);
   good &= check_repeats(&problems[4], repeats) & check_repeats(&problems[17], repeats) &
-          check_repeats(&problems[23], repeats);
+          check_repeats(&problems[23], repeats) & check_repeats(&problems[26], repeats);
   return !good;
 }

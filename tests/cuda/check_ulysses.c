@@ -52,6 +52,8 @@ static const shape shapes[] = {
     {"causal, rows that see nothing", 2, 1100, 900, 0, 0, 4, 2, 128, 1, 0, NAN, 1},
     {"no keys", 2, 200, 0, 0, 0, 2, 2, 64, 0, 0, NAN, 1},
     {"large logits", 2, 1024, 1024, 0, 0, 4, 4, 128, 0, 0, 1, 8},
+    {"tiles that go on elsewhere", 2, 1500, 1500, 100, 0, 80, 80, 128, 0, 0, NAN, 1},
+    {"the same, few", 2, 1400, 1400, 0, 0, 38, 38, 64, 0, 1, NAN, 1},
     {"57,826 tokens on 8", 8, 57826, 57826, 226, 0, 8, 8, 64, 0, 0, NAN, 1},
     {"56,700 tokens on 8, causal", 8, 56700, 56700, 0, 0, 8, 8, 128, 1, 0, NAN, 1},
     {"repeats", 2, 2000, 2000, 100, 0, 6, 6, 128, 0, 0, NAN, 1},

@@ -40,33 +40,138 @@ static dt_cuda_attention problem(dt_random *random, int32_t head_dim, int32_t he
   return a;
 }
 
-static void check_pieces(const dt_attention_kernel *kernel, int32_t blocks, int32_t groups, int32_t ctas) {
-  const size_t tiles = (size_t)kernel->cut_tiles;
-  uint8_t *covered = calloc(tiles, (size_t)blocks);
-  uint8_t *pieces = calloc(tiles, 1);
-  uint8_t slabs[DT_ATTENTION_PIECES * DT_ATTENTION_CTAS_MAX] = {0};
-  assert_true(covered != NULL && pieces != NULL);
-  for (int32_t c = 0; c < DT_ATTENTION_CTAS_MAX; c++)
+/* The blocks of a piece, as the kernel's CTAs have them; whole tiles, blocks 0. */
+static void cover(const dt_attention_kernel *kernel, int32_t blocks, uint8_t *covered, int32_t tile, int32_t first,
+                  int32_t count) {
+  assert_in_range(tile, 0, kernel->groups[0].tiles + kernel->groups[1].tiles - 1);
+  for (int32_t b = 0; b < count; b++) covered[tile * blocks + first + b]++;
+}
+
+/* Every block of every tile is some CTA's, once. */
+static void check_covered(const dt_attention_kernel *kernel, int32_t blocks, int32_t ctas) {
+  const int32_t tiles = kernel->groups[0].tiles + kernel->groups[1].tiles, whole = tiles - kernel->cut_tiles;
+  uint8_t *covered = calloc((size_t)tiles, (size_t)blocks);
+  assert_non_null(covered);
+  for (int32_t c = 0; c < ctas; c++) {
+    for (int32_t n = 0; n < kernel->shares[c].whole; n++) {
+      const int32_t index = kernel->round[n] + kernel->shares[c].place;
+      assert_in_range(index, 0, whole - 1);
+      cover(kernel, blocks, covered, index < kernel->cut_from ? index : index + kernel->cut_tiles, 0, blocks);
+    }
     for (int32_t n = 0; n < DT_ATTENTION_PIECES; n++) {
       const dt_attention_piece *p = &kernel->pieces[c][n];
       if (p->blocks == 0) continue;
-      assert_in_range(c, 0, ctas - 1);
       assert_in_range(p->tile, 0, kernel->cut_tiles - 1);
       assert_true(p->block_first + p->blocks <= blocks);
-      for (int32_t b = 0; b < p->blocks; b++) covered[p->tile * blocks + p->block_first + b]++;
+      cover(kernel, blocks, covered, kernel->cut_from + p->tile, p->block_first, p->blocks);
+    }
+  }
+  for (size_t i = 0; i < (size_t)tiles * (size_t)blocks; i++) assert_int_equal(covered[i], 1);
+  free(covered);
+}
+
+/* Pieces that are merged: all before whole tiles, each with a slab. */
+static void check_merged(const dt_attention_kernel *kernel, int32_t groups, int32_t ctas) {
+  uint8_t *pieces = calloc((size_t)kernel->cut_tiles, 1);
+  uint8_t slabs[DT_ATTENTION_PIECES * DT_ATTENTION_CTAS_MAX] = {0};
+  assert_non_null(pieces);
+  for (int32_t c = 0; c < DT_ATTENTION_CTAS_MAX; c++) {
+    int32_t before = 0;
+    for (int32_t n = 0; n < DT_ATTENTION_PIECES; n++) {
+      const dt_attention_piece *p = &kernel->pieces[c][n];
+      if (p->blocks == 0) continue;
+      before++;
+      assert_in_range(c, 0, ctas - 1);
       assert_true(p->piece < p->pieces && p->pieces <= DT_ATTENTION_TILE_PIECES);
       assert_true(p->scratch + p->piece < DT_ATTENTION_PIECES * DT_ATTENTION_CTAS_MAX);
       assert_int_equal(slabs[p->scratch + p->piece]++, 0);
       assert_true((p->merge + 1) * groups <= 3 * DT_ATTENTION_CTAS_MAX);
       pieces[p->tile]++;
     }
-  for (size_t i = 0; i < tiles * (size_t)blocks; i++) assert_int_equal(covered[i], 1);
+    assert_int_equal(kernel->shares[c].before, before);
+    assert_int_equal(kernel->shares[c].after, 0);
+  }
   for (int32_t c = 0; c < DT_ATTENTION_CTAS_MAX; c++)
     for (int32_t n = 0; n < DT_ATTENTION_PIECES; n++)
       if (kernel->pieces[c][n].blocks > 0)
         assert_int_equal(kernel->pieces[c][n].pieces, pieces[kernel->pieces[c][n].tile]);
-  free(covered);
   free(pieces);
+}
+
+/* Tiles cut in two: the part with the last blocks is left off by the CTA before the one that goes on with it, which has
+ * no more than a tile and some blocks else; all have about the same number of blocks. */
+static void check_resumed(const dt_attention_kernel *kernel, int32_t blocks, int32_t ctas) {
+  const int64_t total = (int64_t)(kernel->groups[0].tiles + kernel->groups[1].tiles) * blocks;
+  int32_t cuts = 0;
+  int64_t most = 0;
+  for (int32_t c = 0; c < ctas; c++) {
+    const dt_attention_piece *head = &kernel->pieces[c][0], *tail = &kernel->pieces[c][1];
+    assert_int_equal(kernel->shares[c].before, head->blocks > 0);
+    assert_int_equal(kernel->shares[c].after, tail->blocks > 0);
+    if (tail->blocks > 0) {
+      const dt_attention_piece *left = &kernel->pieces[c - 1][0];
+      assert_true(c > 0 && left->blocks > 0);
+      assert_int_equal(tail->tile, left->tile);
+      assert_int_equal(tail->scratch, left->scratch);
+      assert_int_equal(tail->block_first, 0);
+      assert_int_equal(left->block_first, tail->blocks);
+    }
+    if (head->blocks > 0) {
+      assert_int_equal(head->block_first + head->blocks, blocks);
+      assert_int_equal(head->scratch, cuts);
+      assert_int_equal(head->tile, cuts++);
+      assert_true(c + 1 < ctas && kernel->pieces[c + 1][1].tile == head->tile && kernel->pieces[c + 1][1].blocks > 0);
+    }
+    const int64_t own = (int64_t)kernel->shares[c].whole * blocks + head->blocks + tail->blocks;
+    if (own > most) most = own;
+  }
+  assert_true(most <= total / ctas + 10); /* what begins and ends of items are worth */
+  assert_int_equal(cuts, kernel->cut_tiles);
+  assert_true(cuts <= DT_ATTENTION_CTAS_MAX);
+  /* Of two CTAs with as many whole tiles, the one with the longer second piece has the earlier last tile. */
+  for (int32_t c = 0; c < ctas; c++)
+    for (int32_t d = 0; d < ctas; d++)
+      if (kernel->shares[c].whole == kernel->shares[d].whole &&
+          kernel->pieces[c][1].blocks > kernel->pieces[d][1].blocks)
+        assert_true(kernel->shares[c].place < kernel->shares[d].place);
+}
+
+/* What a CTA has first is what the order says. */
+static void check_first(const dt_attention_shape *shape, int32_t blocks, int32_t ctas, dt_attention_kernel *kernel) {
+  kernel->kv_tokens = blocks * shape->block - 1;
+  kernel->kv_heads = kernel->heads;
+  dt_attention_plan_first(shape, ctas, kernel);
+  for (int32_t c = 0; c < ctas; c++) {
+    const dt_attention_share *share = &kernel->shares[c];
+    const dt_attention_piece *head = &kernel->pieces[c][0], *tail = &kernel->pieces[c][1];
+    const dt_attention_first *first = &kernel->first[c];
+    int32_t index = kernel->round[0] + share->place, from = 0, end = blocks, merge = DT_ATTENTION_WHOLE;
+    if (index >= kernel->cut_from) index += kernel->cut_tiles;
+    if (share->before > 0 && (!kernel->tile_first || share->whole == 0)) {
+      index = kernel->cut_from + head->tile, from = head->block_first, end = from + head->blocks;
+      if (head->pieces > 1) merge = kernel->resumes ? DT_ATTENTION_SUSPENDED : 0;
+    } else if (share->whole == 0 && share->after > 0) {
+      index = kernel->cut_from + tail->tile, end = tail->blocks, merge = DT_ATTENTION_RESUMED;
+    } else if (share->whole == 0) {
+      assert_int_equal(first->blocks, 0);
+      continue;
+    }
+    const int32_t group = index >= kernel->groups[0].tiles;
+    int32_t which, tile;
+    dt_attention_place(kernel, group, index - group * kernel->groups[0].tiles, shape->head_dim <= 128, &which, &tile);
+    const dt_attention_run *run = &kernel->runs[first->run];
+    assert_in_range(first->run, kernel->groups[group].runs_begin, kernel->groups[group].runs_end - 1);
+    assert_in_range(tile, run->tiles_end - run->tiles, run->tiles_end - 1);
+    assert_int_equal(first->row, run->start + (tile - run->tiles_end + run->tiles) * 64 * shape->groups);
+    assert_true(first->rows > 0 && first->row + first->rows <= run->end);
+    assert_true(first->rows == 64 * shape->groups || first->row + first->rows == run->end);
+    assert_int_equal(first->head, which);
+    assert_int_equal(first->kv_head, which);
+    assert_int_equal(first->merge, merge);
+    assert_int_equal(first->blocks, end - from);
+    assert_int_equal(first->block, end - 1);
+    assert_int_equal(first->masked, end == blocks);
+  }
 }
 
 static void test_pieces(void **state) {
@@ -75,19 +180,32 @@ static void test_pieces(void **state) {
   dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
   assert_non_null(kernel);
   dt_random random = {5};
-  int cut = 0;
+  int cut = 0, resumed = 0, first = 0;
   for (int32_t head_dim = 64; head_dim <= 256; head_dim *= 2)
-    for (int32_t heads = 1; heads <= 40; heads++)
+    for (int32_t heads = 1; heads <= 60; heads++)
       for (size_t i = 0; i < sizeof ctas / sizeof ctas[0]; i++) {
         const dt_cuda_attention a = problem(&random, head_dim, heads);
         const dt_attention_shape shape = dt_attention_shape_of(&a);
+        const int32_t blocks = (int32_t)((a.kv_tokens + shape.block - 1) / shape.block);
         dt_attention_plan(&a, &shape, -1, ctas[i], kernel);
         if (kernel->cut_tiles == 0) continue;
         cut++;
-        assert_true(kernel->cut_tiles < ctas[i]);
-        check_pieces(kernel, (int32_t)((a.kv_tokens + shape.block - 1) / shape.block), shape.groups, ctas[i]);
+        check_covered(kernel, blocks, ctas[i]);
+        check_first(&shape, blocks, ctas[i], kernel);
+        if (!kernel->resumes) {
+          assert_true(kernel->cut_tiles < ctas[i]);
+          check_merged(kernel, shape.groups, ctas[i]);
+          continue;
+        }
+        resumed++;
+        check_resumed(kernel, blocks, ctas[i]);
+        first += kernel->tile_first;
+        dt_attention_plan_alone(kernel);
+        assert_int_equal(kernel->tile_first, 0);
+        check_covered(kernel, blocks, ctas[i]);
+        check_first(&shape, blocks, ctas[i], kernel);
       }
-  assert_true(cut > 100);
+  assert_true(cut - resumed > 100 && resumed > 100 && first > 50 && first < resumed);
   free(kernel);
 }
 
@@ -97,7 +215,7 @@ static void test_when(void **state) {
   static const struct {
     int64_t tokens;
     int32_t heads, cut, tiles;
-  } cases[] = {{4608, 12, -1, 24}, {4608, 12, 0, 0}, {16896, 24, -1, 0}, {4608, 24, -1, 48}};
+  } cases[] = {{4608, 12, -1, 120}, {4608, 12, 0, 0}, {16896, 24, -1, 0}, {4608, 3, -1, 72}};
   dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
   assert_non_null(kernel);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -245,9 +245,9 @@ static void check_needs(const dt_ulysses_layout *u, int32_t rank, const dt_atten
     *at = i + 1;
   }
   /* The first whole tile of every CTA: what it needs is early. */
-  for (int32_t i = kernel->cut_tiles; i < kernel->groups[0].tiles && i < kernel->cut_tiles + ctas; i++) {
+  for (int32_t i = 0; i < kernel->groups[0].tiles - kernel->cut_tiles && i < ctas; i++) {
     int32_t head, tile;
-    dt_attention_place(kernel, 0, i, 1, &head, &tile);
+    dt_attention_place(kernel, 0, i < kernel->cut_from ? i : i + kernel->cut_tiles, 1, &head, &tile);
     if (dt_ulysses_late_rows(u, rank) > 0) assert_true(place[2 * head + 1] <= needs->early);
   }
   free(place);
