@@ -174,9 +174,14 @@ __global__ void dt_ulysses_leave_kernel(const dt_ulysses_params p, uint32_t bloc
         dt_fence_sys();
         dt_release_sys(&p.peer_slot[thread]->left, epoch);
       }
-      dt_ulysses_await(p, thread, &p.slots[thread].left, epoch, DT_ULYSSES_ERROR_LEAVE);
+      good = dt_ulysses_await(p, thread, &p.slots[thread].left, epoch, DT_ULYSSES_ERROR_LEAVE);
     }
   }
+  /* Whoever gave up here says so now: there may be no run after this one. */
+  if (!__all_sync(0xffffffffu, good) && thread < p.ranks && thread != p.rank)
+    dt_release_sys(&p.peer_slot[thread]->failed, 1);
+  /* Also of runs that do not open it: by difference, a gate that was left behind for 2^31 runs would look open. */
+  for (int32_t head = thread; head < p.heads; head += 32) p.gate[head] = epoch;
   __syncwarp();
   if (thread != 0) return;
   p.state->times.left = dt_time_ns();
