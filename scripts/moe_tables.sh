@@ -26,7 +26,8 @@ trap 'rm -f "$work"' EXIT
       "they are off by, the end of this page host time on one GPU alone.",
     "compute: both GEMMs alone in one launch; limit: the largest of compute, link and weights, and constants. auto: " +
       "the form of the least price; dedup, group and lead as in [moe_cuda.md](../moe_cuda.md).",
-    "torch: rows marked with a star are of another job; DeepEP as printed by others, times the ratio of torch'"'"'s " +
+    "torch: \(if all(.rows[]; .torch_same_job) then "of the same job" else "rows marked with a star are of another " +
+      "job" end); DeepEP as printed by others, times the ratio of torch'"'"'s " +
       "compute in these rows and then.",
     "",
     "| model | router | tokens | compute | limit | serial | signal | direct | wave | interleave | alternate | best " +
@@ -54,6 +55,9 @@ trap 'rm -f "$work"' EXIT
       "| speed over torch, least and geometric mean | 1, 1.7 | \($s.torch_speedup_min | three), " +
         "\($s.torch_speedup_geomean | three) | \([$rows[] | select(.router != "crossed" and .torch_speedup) |
         1 / .torch_speedup] | beyond(1)) |",
+      ([$rows[] | select(.router == "crossed").torch_speedup | select(. != null)] | if length == 0 then empty else
+        "| the same, crossed | - | \(min | three), \(map(log) | add / length | exp | three) | \(map(1 / .) | beyond(1)) |"
+        end),
       "| over the DeepEP layer, scaled | 1, 1.35 | \($s.deepep_speedup_min | three), " +
         "\($s.deepep_speedup_geomean | three) | \([$rows[] | select(.deepep_speedup) | 1 / .deepep_speedup] |
         beyond(1)) |",
