@@ -43,6 +43,7 @@ class Attention(ctypes.Structure):
 # name, heads, head_dim, tokens, causal, dtype. Two GPUs have half of a model's heads each.
 SHAPES = [("FLUX.1, half of the heads", 12, 128, 4608, 0, "bf16"), ("D128, S 16384", 12, 128, 16384, 0, "bf16"),
           ("Qwen-Image, half of the heads", 12, 128, 4222, 0, "bf16"), ("FLUX.1", 24, 128, 4608, 0, "bf16"),
+          ("Z-Image, half of the heads", 15, 128, 4352, 0, "bf16"),
           ("Z-Image", 30, 128, 4224, 0, "bf16"), ("Wan-1.3B", 12, 128, 32760, 0, "bf16"),
           ("SD3.5-L, half of the heads", 19, 64, 4429, 0, "bf16"), ("LTX, half of the heads", 16, 64, 6144, 0, "bf16"),
           ("CogVideoX-5B, half of the heads", 24, 64, 17776, 0, "bf16"), ("D128 causal", 12, 128, 8192, 1, "bf16"),
