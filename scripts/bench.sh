@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 results=bench/results/cpu
 mkdir -p "$results"
 failed=0
+commit=$(git describe --always --dirty) # before results are written
 
 bar() { # name, jq condition, file
   local verdict=holds
@@ -17,7 +18,7 @@ bar() { # name, jq condition, file
 for ratio in 0.5 0.8; do
   OUT_DIR=build/bench RANKS=2 RATIO=$ratio REPEAT=${REPEAT:-21} scripts/demo.sh
   file=$results/overlap-$ratio.json
-  build/draintile info --json - | jq --arg ratio "$ratio" --arg commit "$(git describe --always --dirty)" \
+  build/draintile info --json - | jq --arg ratio "$ratio" --arg commit "$commit" \
     --slurpfile results build/bench/results.json '{
       command: "make bench", communication_over_computation: ($ratio | tonumber), commit: $commit, date: (now | todate),
       machine: {cpu, processors, memory_bytes, compiler, blas}
