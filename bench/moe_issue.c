@@ -85,7 +85,8 @@ static dt_cuda_moe_config open_layer(issuer *one) {
   must(dt_cuda_moe_create(&config, &weights, &one->moe), "layer");
   one->inputs[0] = make_input(TOKENS, 0);
   one->inputs[1] = make_input(TOKENS - 32, 3);
-  cuda_must(cudaDeviceSynchronize(), "layer");
+  /* Not for the device: the other thread may capture a graph. */
+  cuda_must(cudaStreamSynchronize(cudaStreamLegacy), "layer");
   return config;
 }
 

@@ -90,7 +90,7 @@ static dt_status make_memory(dt_combine *c) {
   if (!status) status = dt_combine_make_recorder(c);
   if (!status && c->config.launch == DT_COMBINE_LAUNCH_TWO)
     status = dt_cuda_check(dt_combine_warm_launch(c->side), "consumers");
-  return status ? status : dt_cuda_check(cudaDeviceSynchronize(), "memory");
+  return status ? status : dt_cuda_check(dt_cuda_settle(), "memory");
 }
 
 static void release_memory(dt_combine *c) {
@@ -173,7 +173,7 @@ dt_status dt_combine_create(const dt_combine_config *config, dt_combine **combin
 void dt_combine_destroy(dt_combine *combine) {
   if (!combine) return;
   cudaSetDevice(combine->device);
-  cudaDeviceSynchronize();
+  dt_cuda_settle();
   if (combine->matrix) dt_comm_free(combine->config.comm, combine->matrix);
   dt_comm_free(combine->config.comm, combine->control);
   dt_comm_free(combine->config.comm, combine->buffer);

@@ -85,7 +85,7 @@ static dt_status copy_tables(dt_combine *c, const dt_plan *plan, const dt_combin
   /* The next run clears only what this plan counts. */
   if (error == cudaSuccess)
     error = cudaMemset(c->params.ready, 0, (size_t)dt_combine_bands_max(&c->config) * sizeof *c->params.ready);
-  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) error = dt_cuda_settle();
   return dt_cuda_check(error, "tables");
 }
 
@@ -151,7 +151,7 @@ static dt_status prepare_plan(dt_combine *c) {
   if (!status)
     status =
         reserve_chunks(c, c->plan.capacity.segments + c->config.rows_max / dt_combine_chunk_rows(c->params.row_bytes));
-  return status ? status : dt_cuda_check(cudaDeviceSynchronize(), "plan");
+  return status ? status : dt_cuda_check(dt_cuda_settle(), "plan");
 }
 
 dt_status dt_combine_follow_counts(dt_combine *c, const int32_t *counts) {

@@ -144,7 +144,7 @@ dt_status dt_combine_keep_table(dt_combine *c, const dt_combine_tables *tables) 
              c->config.order == DT_ORDER_NATURAL && c->config.pacing != DT_COMBINE_PACING_ON &&
              dt_gemm_may_split(&gemm, tables->expert_rows);
   const dt_status status = dt_gemm_table(&gemm, c->split, c->kept, NULL);
-  return status ? status : dt_cuda_check(cudaDeviceSynchronize(), "task table");
+  return status ? status : dt_cuda_check(dt_cuda_settle(), "task table");
 }
 
 dt_status dt_combine_run_gemm(dt_combine *c, int reserve, const void *a, const void *b, void *stream) {

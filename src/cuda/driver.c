@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "comm/clock.h"
 #include "core/error.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -58,6 +59,18 @@ dt_status dt_cuda_check(cudaError_t result, const char *what) {
   if (result == cudaErrorMemoryAllocation) status = DT_ERR_MEMORY;
   if (result == cudaErrorNoDevice || result == cudaErrorInsufficientDriver) status = DT_ERR_NO_DEVICE;
   return dt_fail(status, "%s: %s (%s)", what, cudaGetErrorName(result), cudaGetErrorString(result));
+}
+
+cudaError_t dt_cuda_settle(void) {
+  const uint64_t end_ns = dt_now_ns() + DT_NS_PER_S;
+  cudaError_t error = cudaDeviceSynchronize();
+  while (error == cudaErrorStreamCaptureUnsupported && dt_now_ns() < end_ns) {
+    const struct timespec a_while = dt_timespec(100000);
+    cudaGetLastError(); /* or a later launch would seem to have failed */
+    nanosleep(&a_while, NULL);
+    error = cudaDeviceSynchronize();
+  }
+  return error;
 }
 
 dt_status dt_cuda_hopper(int *sms) {

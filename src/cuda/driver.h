@@ -52,6 +52,10 @@ int dt_cuda_device_count(void);
 dt_status dt_cuda_check(cudaError_t result, const char *what);
 dt_status dt_cuda_driver_check(CUresult result, const char *what);
 
+/* cudaDeviceSynchronize, tried again for up to a second while another thread of this process captures a graph on the
+ * device: CUDA refuses it then, and that thread's capture is lost, so whoever captures tries again as well. */
+cudaError_t dt_cuda_settle(void);
+
 /* *sms: multiprocessors of the current device. DT_ERR_UNSUPPORTED: it is not a Hopper. */
 dt_status dt_cuda_hopper(int *sms);
 

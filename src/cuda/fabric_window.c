@@ -123,7 +123,7 @@ static dt_status make_piece(dt_comm *comm, size_t bytes, cuda_piece **made) {
     piece->mapped = bytes;
   }
   if (!status && bytes) status = dt_cuda_check(cudaMemset((void *)piece->address, 0, bytes), "cudaMemset");
-  if (!status) status = dt_cuda_check(cudaDeviceSynchronize(), "window");
+  if (!status) status = dt_cuda_check(dt_cuda_settle(), "window");
   if (status)
     destroy_piece(piece);
   else

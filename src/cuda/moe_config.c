@@ -162,9 +162,9 @@ void dt_cuda_moe_fill_schedule(dt_cuda_moe *m) {
 static dt_status clear_sources(dt_cuda_moe *m) {
   const size_t bytes = 2 * (size_t)m->plan.bands_max * DT_TILE_M * sizeof *m->plan.sources;
   cudaError_t error = cudaSetDevice(m->device);
-  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) error = dt_cuda_settle();
   if (error == cudaSuccess) error = cudaMemset(m->plan.sources, 0, bytes);
-  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) error = dt_cuda_settle();
   return dt_cuda_check(error, "dedup");
 }
 

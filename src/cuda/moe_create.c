@@ -187,7 +187,7 @@ dt_status dt_cuda_moe_create(const dt_cuda_moe_config *config, const dt_cuda_moe
 void dt_cuda_moe_destroy(dt_cuda_moe *m) {
   if (!m) return;
   cudaSetDevice(m->device);
-  cudaDeviceSynchronize();
+  dt_cuda_settle();
   dt_cuda_moe_free_windows(m);
   release(m);
 }

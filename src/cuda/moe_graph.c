@@ -31,23 +31,38 @@ dt_status dt_cuda_moe_graph_note(dt_cuda_moe_node *n, cudaStream_t stream) {
   return dt_cuda_check(error, "graph");
 }
 
+/* *lost: another thread waited for the whole device meanwhile, which ends every capture on it. Relaxed: what other
+ * threads allocate is none of the graph's. */
+static dt_status record(dt_cuda_moe *m, cudaStream_t stream, int *lost) {
+  dt_cuda_moe_graph *g = &m->graph;
+  dt_status status = dt_cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "graph");
+  *lost = 0;
+  if (status) return status;
+  g->recording = 1;
+  status = dt_cuda_moe_queue(m, &g->input, stream); /* without tokens */
+  g->recording = 0;
+  g->plan = m->plan;
+  const cudaError_t ended = cudaStreamEndCapture(stream, &g->graph);
+  *lost = ended == cudaErrorStreamCaptureInvalidated;
+  return status ? status : dt_cuda_check(ended, "graph");
+}
+
 dt_status dt_cuda_moe_graph_make(dt_cuda_moe *m) {
+  enum { TRIES = 100 };
   dt_cuda_moe_graph *g = &m->graph;
   cudaStream_t stream;
+  int lost = 1;
   dt_cuda_moe_graph_free(m);
   if (m->recorder) return DT_OK;
   dt_status status = dt_cuda_check(cudaSetDevice(m->device), "cudaSetDevice");
   if (!status) status = dt_cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "graph");
   if (status) return status;
-  /* Relaxed: what other threads allocate meanwhile is none of the graph's. */
-  status = dt_cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "graph");
-  if (!status) {
-    g->recording = 1;
-    status = dt_cuda_moe_queue(m, &g->input, stream); /* without tokens */
-    g->recording = 0;
-    g->plan = m->plan;
-    const dt_status ended = dt_cuda_check(cudaStreamEndCapture(stream, &g->graph), "graph");
-    if (!status) status = ended;
+  for (int i = 0; i < TRIES && lost; i++) {
+    if (i > 0) {
+      dt_cuda_moe_graph_free(m);
+      cudaGetLastError(); /* or a later launch would seem to have failed */
+    }
+    status = record(m, stream, &lost);
   }
   if (!status) status = dt_cuda_check(cudaGraphInstantiate(&g->exec, g->graph, 0), "graph");
   if (!status) status = dt_cuda_check(cudaGraphUpload(g->exec, stream), "graph");

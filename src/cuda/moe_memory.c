@@ -38,7 +38,7 @@ dt_status dt_cuda_moe_make_memory(dt_cuda_moe *m) {
   if (!status) status = dt_cuda_check(cudaMemset(m->memory, 0, bytes), "layer");
   if (!status)
     status = dt_cuda_check(cudaHostAlloc((void **)&m->seen, sizeof *m->seen, cudaHostAllocPortable), "layer");
-  if (!status) status = dt_cuda_check(cudaDeviceSynchronize(), "layer");
+  if (!status) status = dt_cuda_check(dt_cuda_settle(), "layer");
   if (status) return status;
   m->memory_bytes = bytes;
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) *parts[i].pointer = (uint8_t *)m->memory + offsets[i];

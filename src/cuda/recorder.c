@@ -26,7 +26,7 @@ dt_status dt_recorder_create(int32_t ctas, uint32_t capacity, dt_recorder **reco
   if (error == cudaSuccess)
     error = cudaHostAlloc((void **)&r->marks_ns, DT_MARKS * sizeof *r->marks_ns, cudaHostAllocPortable);
   if (error == cudaSuccess) error = cudaHostAlloc((void **)&r->words, sizeof *r->words, cudaHostAllocPortable);
-  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) error = dt_cuda_settle();
   const dt_status status = dt_cuda_check(error, "spans");
   if (status) {
     dt_recorder_destroy(r);

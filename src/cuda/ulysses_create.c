@@ -136,7 +136,7 @@ static dt_status make(dt_ulysses *u) {
   u->move_out.params = u->move_in.params;
   u->move_out.items = u->out.items;
   u->move_out.first = u->out.first;
-  return status ? status : dt_cuda_check(cudaDeviceSynchronize(), "memory");
+  return status ? status : dt_cuda_check(dt_cuda_settle(), "memory");
 }
 
 static void release(dt_ulysses *u) {
@@ -195,7 +195,7 @@ dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysse
 void dt_ulysses_destroy(dt_ulysses *u) {
   if (!u) return;
   cudaSetDevice(u->device);
-  cudaDeviceSynchronize();
+  dt_cuda_settle();
   free_windows(u);
   release(u);
 }
