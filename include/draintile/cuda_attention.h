@@ -65,8 +65,9 @@ void dt_cuda_attention_init(dt_cuda_attention *attention);
  * DT_ERR_ARGUMENT names the field. */
 dt_status dt_cuda_attention_workspace(const dt_cuda_attention *attention, size_t *bytes);
 /* Queues the kernel on `stream` (a cudaStream_t) of the current device; may be captured. When it has ended, all its
- * stores, to peers too, are performed; visibility to a peer needs a release after it. DT_ERR_ARGUMENT names the field;
- * DT_ERR_UNSUPPORTED: not a Hopper GPU. */
+ * stores, to peers too, are performed; visibility to a peer needs a release after it. With `arrived` it may begin while
+ * the launch before it on the stream still runs: two of this function in a row then need a workspace each.
+ * DT_ERR_ARGUMENT names the field; DT_ERR_UNSUPPORTED: not a Hopper GPU. */
 dt_status dt_cuda_attention_forward(const dt_cuda_attention *attention, void *workspace, void *stream);
 /* Waits for `stream`; DT_OK, DT_ERR_TIMEOUT (the detail names the wait), DT_ERR_PEER (another kernel ended it, since
  * what it waited for will not come) or DT_ERR_INTERNAL. */

@@ -189,6 +189,7 @@ static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, int32_t cos
   for (int32_t c = 0; c < ctas; c++) kernel->shares[c].whole = (uint8_t)rounds;
   plan_rounds(ctas, kernel);
   /* How many each tile has is known only now: its last piece's number and one. */
+  int32_t most_pieces = 0;
   for (int32_t c = workers - 1, pieces = 0, tile = -1; c >= 0; c--)
     for (int32_t n = DT_ATTENTION_PIECES - 1; n >= 0; n--) {
       dt_attention_piece *p = &kernel->pieces[c][n];
@@ -198,7 +199,10 @@ static void plan_pieces(int32_t tiles, int32_t blocks, int32_t ctas, int32_t cos
         pieces = p->piece + 1;
       }
       p->pieces = (uint8_t)pieces;
+      if (pieces > most_pieces) most_pieces = pieces;
     }
+  /* A CTA for each tile, then: nothing is cut. The kernel would take such a piece for one of its whole tiles. */
+  if (most_pieces == 1) dt_attention_plan_uncut(kernel);
 }
 
 void dt_attention_plan_uncut(dt_attention_kernel *kernel) {
@@ -261,7 +265,6 @@ void dt_attention_plan_first(const dt_attention_shape *shape, int32_t ctas, dt_a
     first->block = end - 1;
     first->blocks = (uint16_t)(whole ? blocks : piece->blocks);
     first->masked = (uint8_t)(end == blocks && kernel->kv_tokens % shape->block != 0);
-    if (whole || piece->pieces == 1) continue;
-    first->merge = (int8_t)(!kernel->resumes ? 0 : tail ? DT_ATTENTION_RESUMED : DT_ATTENTION_SUSPENDED);
+    if (!whole) first->merge = (int8_t)(!kernel->resumes ? 0 : tail ? DT_ATTENTION_RESUMED : DT_ATTENTION_SUSPENDED);
   }
 }

@@ -416,6 +416,8 @@ static const problem problems[] = {
     {"cut", 300, 4001, 3, 3, 128, DT_DTYPE_BF16, 0, 1, 2, 0, 0},
     {"cut", 300, 4001, 3, 3, 64, DT_DTYPE_F16, 0, 1, 2, 0, 0},
     {"cut", 300, 4001, 3, 3, 256, DT_DTYPE_BF16, 0, 1, 2, 0, 0},
+    {"not cut: a tile a CTA", 1728, 1728, 16, 16, 256, DT_DTYPE_BF16, 0, 1, 1, 0, 0},
+    {"not cut: a tile a CTA", 3328, 3328, 6, 6, 64, DT_DTYPE_BF16, 0, 1, 1, 0, 0},
     {"cut in two", 700, 1999, 50, 5, 128, DT_DTYPE_BF16, 0, 1, 1, 0, 0},
     {"cut in two", 700, 1999, 40, 5, 128, DT_DTYPE_F16, 0, 3, 3, 0, 30},
     {"cut in two", 1000, 1999, 33, 3, 64, DT_DTYPE_BF16, 0, 3, 3, 0, 30},

@@ -82,7 +82,7 @@ static void check_merged(const dt_attention_kernel *kernel, int32_t groups, int3
       if (p->blocks == 0) continue;
       before++;
       assert_in_range(c, 0, ctas - 1);
-      assert_true(p->piece < p->pieces && p->pieces <= DT_ATTENTION_TILE_PIECES);
+      assert_true(p->piece < p->pieces && p->pieces > 1 && p->pieces <= DT_ATTENTION_TILE_PIECES);
       assert_true(p->scratch + p->piece < DT_ATTENTION_PIECES * DT_ATTENTION_CTAS_MAX);
       assert_int_equal(slabs[p->scratch + p->piece]++, 0);
       assert_true((p->merge + 1) * groups <= 3 * DT_ATTENTION_CTAS_MAX);
@@ -149,7 +149,7 @@ static void check_first(const dt_attention_shape *shape, int32_t blocks, int32_t
     if (index >= kernel->cut_from) index += kernel->cut_tiles;
     if (share->before > 0 && (!kernel->tile_first || share->whole == 0)) {
       index = kernel->cut_from + head->tile, from = head->block_first, end = from + head->blocks;
-      if (head->pieces > 1) merge = kernel->resumes ? DT_ATTENTION_SUSPENDED : 0;
+      merge = kernel->resumes ? DT_ATTENTION_SUSPENDED : 0;
     } else if (share->whole == 0 && share->after > 0) {
       index = kernel->cut_from + tail->tile, end = tail->blocks, merge = DT_ATTENTION_RESUMED;
     } else if (share->whole == 0) {
@@ -174,6 +174,36 @@ static void check_first(const dt_attention_shape *shape, int32_t blocks, int32_t
   }
 }
 
+/* Every block once too as the kernel goes through a CTA's work: from the first item, by which it counts the others. */
+static void check_walk(const dt_attention_kernel *kernel, int32_t blocks, int32_t ctas) {
+  const int32_t tiles = kernel->groups[0].tiles + kernel->groups[1].tiles;
+  uint8_t *covered = calloc((size_t)tiles, (size_t)blocks);
+  assert_non_null(covered);
+  for (int32_t c = 0; c < ctas; c++) {
+    const dt_attention_share *share = &kernel->shares[c];
+    int32_t next = kernel->first[c].merge == DT_ATTENTION_WHOLE;
+    for (int32_t sequence = 0; kernel->first[c].blocks > 0; sequence++) {
+      const int32_t whole = sequence == 0 ? 0 : next, behind = sequence - whole;
+      const dt_attention_piece *piece = NULL;
+      if (sequence > 0 || next == 0) {
+        if (behind < share->before)
+          piece = &kernel->pieces[c][behind];
+        else if (whole >= share->whole && behind < share->before + share->after)
+          piece = &kernel->pieces[c][1];
+      }
+      if (!piece && whole >= share->whole) break;
+      const int32_t index = kernel->round[whole] + share->place;
+      if (piece)
+        cover(kernel, blocks, covered, kernel->cut_from + piece->tile, piece->block_first, piece->blocks);
+      else
+        cover(kernel, blocks, covered, index < kernel->cut_from ? index : index + kernel->cut_tiles, 0, blocks);
+      next += sequence > 0 && !piece;
+    }
+  }
+  for (size_t i = 0; i < (size_t)tiles * (size_t)blocks; i++) assert_int_equal(covered[i], 1);
+  free(covered);
+}
+
 static void test_pieces(void **state) {
   (void)state;
   static const int32_t ctas[] = {1, 2, 7, 66, 100, 130, 132, 192};
@@ -192,6 +222,7 @@ static void test_pieces(void **state) {
         cut++;
         check_covered(kernel, blocks, ctas[i]);
         check_first(&shape, blocks, ctas[i], kernel);
+        check_walk(kernel, blocks, ctas[i]);
         if (!kernel->resumes) {
           assert_true(kernel->cut_tiles < ctas[i]);
           check_merged(kernel, shape.groups, ctas[i]);
@@ -204,6 +235,7 @@ static void test_pieces(void **state) {
         assert_int_equal(kernel->tile_first, 0);
         check_covered(kernel, blocks, ctas[i]);
         check_first(&shape, blocks, ctas[i], kernel);
+        check_walk(kernel, blocks, ctas[i]);
       }
   assert_true(cut - resumed > 100 && resumed > 100 && first > 50 && first < resumed);
   free(kernel);
@@ -215,7 +247,7 @@ static void test_when(void **state) {
   static const struct {
     int64_t tokens;
     int32_t heads, cut, tiles;
-  } cases[] = {{4608, 12, -1, 120}, {4608, 12, 0, 0}, {16896, 24, -1, 0}, {4608, 3, -1, 72}};
+  } cases[] = {{4608, 12, -1, 120}, {4608, 12, 0, 0}, {16896, 24, -1, 0}, {4608, 3, -1, 72}, {1680, 12, -1, 0}};
   dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
   assert_non_null(kernel);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
