@@ -87,7 +87,7 @@ fi
       "\(.torch.median_s.one_gpu | us) | \(.over.whole_kernel | three) | \(.over.torch | three) | " +
       "\(.over.one_gpu | three) | \(.repeat) |"),
     "", "| figure | value |", "|---|---|",
-    (.summary | to_entries[] | "| `\(.key)` | \(.value | if type == "number" and . < 0.01 then . elif type == "number"
+    (.summary | to_entries[] | "| `\(.key)` | \(.value | if type == "number" and . < 0.01 then "\(. * 1e7 | round / 10) us" elif type == "number"
       then (. * 1000 | round / 1000) else . end) |")
   ' "$results"
 } >"$work"
