@@ -87,8 +87,8 @@ fi
       "\(.torch.median_s.one_gpu | us) | \(.over.whole_kernel | three) | \(.over.torch | three) | " +
       "\(.over.one_gpu | three) | \(.repeat) |"),
     "", "| figure | value |", "|---|---|",
-    (.summary | to_entries[] | "| `\(.key)` | \(.value | if type == "number" and . < 0.01 then "\(. * 1e7 | round / 10) us" elif type == "number"
-      then (. * 1000 | round / 1000) else . end) |")
+    (.summary | to_entries[] | "| `\(.key)` | \(.value | if type != "number" then . elif . < 0.01
+      then "\(. * 1e7 | round / 10) us" else . * 1000 | round / 1000 end) |")
   ' "$results"
 } >"$work"
 awk -f "$root/scripts/wrap.awk" "$work" >"$out"

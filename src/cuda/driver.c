@@ -64,9 +64,9 @@ dt_status dt_cuda_check(cudaError_t result, const char *what) {
 cudaError_t dt_cuda_settle(void) {
   const uint64_t end_ns = dt_now_ns() + DT_NS_PER_S;
   cudaError_t error = cudaDeviceSynchronize();
-  while (error == cudaErrorStreamCaptureUnsupported && dt_now_ns() < end_ns) {
-    const struct timespec a_while = dt_timespec(100000);
-    cudaGetLastError(); /* or a later launch would seem to have failed */
+  for (uint64_t ns = 100000; error == cudaErrorStreamCaptureUnsupported && dt_now_ns() < end_ns; ns *= 2) {
+    const struct timespec a_while = dt_timespec(ns); /* longer each time: every try spoils a capture */
+    cudaGetLastError();                              /* or a later launch would seem to have failed */
     nanosleep(&a_while, NULL);
     error = cudaDeviceSynchronize();
   }
