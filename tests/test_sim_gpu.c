@@ -188,7 +188,7 @@ static void test_few_tokens(void **state) {
     printf("%s %s: beyond L1 and L2 %.0f us, priced %.0f; all of it %.3f; auto %+.1f %%\n", model, text(row, "router"),
            beyond, priced, ratio, 100 * (chosen / best - 1));
     assert_int_equal(choice.orders[0].schedule, DT_SCHEDULE_DIRECT);
-    assert_true(fabs(priced - beyond) < 18.0 && fabs(ratio - 1) < 0.08);
+    assert_true(fabs(priced - beyond) < 9.0 && fabs(ratio - 1) < 0.08);
     assert_true(chosen > 0.0 && chosen <= 1.03 * best);
     rows++;
   }
