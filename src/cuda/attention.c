@@ -221,10 +221,6 @@ static dt_status forward(const dt_cuda_attention *a, const dt_attention_choice *
   int ctas = a->sms ? a->sms : sms;
   if (ctas > DT_ATTENTION_CTAS_MAX) ctas = DT_ATTENTION_CTAS_MAX;
   dt_attention_plan(a, &shape, choice->cut, ctas, &kernel);
-  /* A kernel that goes on with tiles would not overlap the one before, which brings the rows, and would begin with the
-   * heads that come last. */
-  if (kernel.resumes && kernel.arrived && !kernel.arrived_gates_stores && !kernel.carry.enters)
-    dt_attention_plan_uncut(&kernel);
   if (!carry || carry->count == 0) dt_attention_plan_alone(&kernel);
   dt_attention_plan_first(&shape, ctas, &kernel);
   dt_attention_plan_pace(a, &shape, &kernel);

@@ -205,7 +205,8 @@ typedef struct dt_attention_choice {
 #define DT_ATTENTION_CHOICE_INIT                                                                                       \
   { -1 }
 
-/* Fills the schedule of `kernel` (runs, groups, pieces, head_section) for CTAs `ctas`. Pure. */
+/* Fills the schedule of `kernel` (runs, groups, pieces, head_section), whose carry says whether it enters, for `ctas`
+ * CTAs. Pure. */
 void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t cut, int32_t ctas,
                        dt_attention_kernel *kernel);
 /* Its part where no tile is cut, and where tiles are if that pays. */

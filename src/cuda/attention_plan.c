@@ -105,6 +105,10 @@ void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_sh
   kernel->head_section = head_section(attention);
   dt_attention_plan_uncut(kernel);
   if (!attention->causal && cut != 0) dt_attention_plan_cut(attention, shape, ctas, kernel);
+  /* A kernel that waits for heads and goes on with tiles would not overlap the one before, which brings the rows, and
+   * would begin with the heads that come last. */
+  const int waits = attention->arrived != NULL && !attention->arrived_gates_stores && !kernel->carry.enters;
+  if (kernel->resumes && waits) dt_attention_plan_uncut(kernel);
 }
 
 void dt_attention_plan_pace(const dt_cuda_attention *a, const dt_attention_shape *shape, dt_attention_kernel *kernel) {

@@ -259,6 +259,34 @@ static void test_when(void **state) {
   free(kernel);
 }
 
+/* A kernel that waits for heads as they come goes on with no tile; one that enters, or waits with its stores only,
+ * does. Pieces that are merged are not in the way. */
+static void test_waiting(void **state) {
+  (void)state;
+  static const struct {
+    int32_t heads, arrived, gates_stores, enters, resumes, tiles;
+  } cases[] = {{12, 0, 0, 0, 1, 120}, {12, 1, 0, 0, 0, 0},   {12, 1, 1, 0, 1, 120}, {12, 1, 0, 1, 1, 120},
+               {12, 0, 1, 0, 1, 120}, {12, 1, 1, 1, 1, 120}, {3, 0, 0, 0, 0, 72},   {3, 1, 0, 0, 0, 72}};
+  static const uint32_t words[12];
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  assert_non_null(kernel);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    dt_cuda_attention a = plain(4608, 128, cases[i].heads);
+    a.arrived = cases[i].arrived ? words : NULL;
+    a.arrived_gates_stores = cases[i].gates_stores;
+    kernel->carry.enters = cases[i].enters;
+    const dt_attention_shape shape = dt_attention_shape_of(&a);
+    dt_attention_plan(&a, &shape, -1, 132, kernel);
+    assert_int_equal(kernel->resumes, cases[i].resumes);
+    assert_int_equal(kernel->cut_tiles, cases[i].tiles);
+    if (cases[i].tiles > 0) continue;
+    int32_t whole = 0;
+    for (int32_t c = 0; c < 132; c++) whole += kernel->shares[c].whole + kernel->pieces[c][0].blocks;
+    assert_int_equal(whole + kernel->tile_first + kernel->cut_from, 0);
+  }
+  free(kernel);
+}
+
 /* Rows of a tile leave within the next one, or not by the sending warp at all. */
 static void test_pace(void **state) {
   (void)state;
@@ -327,6 +355,7 @@ static void test_places(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_when),
-                                     cmocka_unit_test(test_pace), cmocka_unit_test(test_places)};
+                                     cmocka_unit_test(test_waiting), cmocka_unit_test(test_pace),
+                                     cmocka_unit_test(test_places)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
