@@ -82,8 +82,9 @@ gpu_table() {
       "geometric mean \($g.summary.gemm_over_best_library_geomean | two) | one GPU, \($g.shapes | length) shapes, " +
       "\(of($g.commit; "gemm")) |",
     "| MoE layer, speed over torch and NCCL in a CUDA graph | at least \($m.summary.torch_speedup_min | two), " +
-      "geometric mean \($m.summary.torch_speedup_geomean | two) | two GPUs, \($m.summary.rows) layers (torch of " +
-      "\($m.summary.rows - $m.summary.torch_same_job_rows) in an earlier job), \(of($m.commit; "moe")) |",
+      "geometric mean \($m.summary.torch_speedup_geomean | two) | two GPUs, \($m.summary.rows) layers" +
+      "\([$m.rows[] | select(.torch_same_job | not)] | length | if . == 0 then "" else
+      " (torch of \(.) in an earlier job)" end), \(of($m.commit; "moe")) |",
     "| its time over the limit of compute, link and memory | geometric mean \($m.summary.over_limit_geomean | two), " +
       "most \([$m.rows[].over_limit] | max | two), from 4,096 tokens " +
       "\($m.summary.over_limit_max_tokens_4096 | two) | same run |",
