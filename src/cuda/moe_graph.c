@@ -80,26 +80,31 @@ void dt_cuda_moe_graph_free(dt_cuda_moe *m) {
 }
 
 /* Launches under way keep the parameters that they were queued with. */
-static cudaError_t give(dt_cuda_moe_graph *g, dt_cuda_moe_node *n, int32_t more_blocks) {
+static cudaError_t give(dt_cuda_moe_graph *g, dt_cuda_moe_node *n) {
   void *arguments[] = {&g->plan};
   n->params.kernelParams = arguments;
-  n->params.gridDim.x += (unsigned)more_blocks;
   const cudaError_t error = cudaGraphExecKernelNodeSetParams(g->exec, n->node, &n->params);
   n->params.kernelParams = NULL;
   return error;
 }
 
-/* Counting has all of the input; of the table kernel's blocks, those that place slots have ids and tokens. */
+/* Counting has all of the input; of the table kernel's blocks, those that place slots have ids and tokens. Where one of
+ * the two did not get it, both get the next. */
 static cudaError_t give_input(dt_cuda_moe_graph *g, const dt_cuda_moe_input *input) {
   const dt_cuda_moe_input had = g->input;
-  const int routing = input->tokens != had.tokens || input->ids != had.ids;
+  const int routing = g->torn || input->tokens != had.tokens || input->ids != had.ids;
   if (!routing && input->hidden == had.hidden && input->weights == had.weights && input->output == had.output)
     return cudaSuccess;
   const int32_t before = g->plan.slot.blocks;
   dt_cuda_moe_take_input(&g->plan, input);
   g->input = *input;
-  const cudaError_t error = give(g, &g->count, g->plan.slot.blocks - before);
-  return error == cudaSuccess && routing ? give(g, &g->table, g->plan.slot.blocks - before) : error;
+  const unsigned more = (unsigned)(g->plan.slot.blocks - before);
+  g->count.params.gridDim.x += more;
+  g->table.params.gridDim.x += more;
+  cudaError_t error = give(g, &g->count);
+  if (error == cudaSuccess && routing) error = give(g, &g->table);
+  g->torn = error != cudaSuccess;
+  return error;
 }
 
 dt_status dt_cuda_moe_graph_launch(dt_cuda_moe *m, const dt_cuda_moe_input *input, cudaStream_t stream) {

@@ -29,6 +29,7 @@ typedef struct dt_cuda_moe_graph {
   dt_cuda_moe_node count, table;
   dt_moe_plan plan;        /* that the nodes have */
   dt_cuda_moe_input input; /* likewise */
+  int torn;                /* one of them may have another: the last input was refused */
 } dt_cuda_moe_graph;
 
 struct dt_cuda_moe {
