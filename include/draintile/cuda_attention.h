@@ -17,7 +17,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define DT_CUDA_ATTENTION_OWNERS_MAX 16 /* runs of output rows: two (text, image) for each of 8 ranks */
+#define DT_CUDA_ATTENTION_OWNERS_MAX 16  /* runs of output rows: two (text, image) for each of 8 ranks */
+#define DT_CUDA_ATTENTION_HEADS_MAX 1024 /* and so many kv_heads */
 
 /* Rows [first, first + rows) of the sequence go to [rows][row_stride] at `out` (element 0 of this rank's first head),
  * head h at + h*head_dim. Memory of this device or mapped memory of another. Not causal: where a run follows

@@ -24,6 +24,8 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
+#define DT_ULYSSES_HEADS_MAX 4096 /* of all ranks; a rank has at most DT_CUDA_ATTENTION_HEADS_MAX */
+
 typedef struct dt_ulysses_config {
   size_t size;                   /* sizeof, set by dt_ulysses_config_init */
   dt_comm *comm;                 /* fabric `cuda`, of 1 to 8 ranks; outlives the operator */

@@ -18,10 +18,10 @@ static dt_status check_numbers(const dt_cuda_attention *a) {
     return dt_fail(DT_ERR_ARGUMENT, "tokens: %lld; 0 to %d allowed", (long long)a->tokens, INT32_MAX / 4);
   if (a->kv_tokens < 0 || a->kv_tokens > INT32_MAX / 4)
     return dt_fail(DT_ERR_ARGUMENT, "kv_tokens: %lld; 0 to %d allowed", (long long)a->kv_tokens, INT32_MAX / 4);
-  if (a->heads < 0 || a->heads > DT_ATTENTION_HEADS_MAX)
-    return dt_fail(DT_ERR_ARGUMENT, "heads: %d; 0 to %d allowed", a->heads, DT_ATTENTION_HEADS_MAX);
-  if (a->kv_heads < 1 || a->kv_heads > DT_ATTENTION_HEADS_MAX)
-    return dt_fail(DT_ERR_ARGUMENT, "kv_heads: %d; 1 to %d allowed", a->kv_heads, DT_ATTENTION_HEADS_MAX);
+  if (a->heads < 0 || a->heads > DT_CUDA_ATTENTION_HEADS_MAX)
+    return dt_fail(DT_ERR_ARGUMENT, "heads: %d; 0 to %d allowed", a->heads, DT_CUDA_ATTENTION_HEADS_MAX);
+  if (a->kv_heads < 1 || a->kv_heads > DT_CUDA_ATTENTION_HEADS_MAX)
+    return dt_fail(DT_ERR_ARGUMENT, "kv_heads: %d; 1 to %d allowed", a->kv_heads, DT_CUDA_ATTENTION_HEADS_MAX);
   if (a->head_to_kv == NULL && a->heads % a->kv_heads != 0)
     return dt_fail(DT_ERR_ARGUMENT, "kv_heads: %d; a divisor of heads (%d), or head_to_kv, allowed", a->kv_heads,
                    a->heads);

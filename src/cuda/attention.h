@@ -16,7 +16,6 @@ extern "C" {
 #endif
 
 enum {
-  DT_ATTENTION_HEADS_MAX = 1024,
   DT_ATTENTION_CTAS_MAX = 192,
   DT_ATTENTION_PIECES = 2, /* of a CTA */
   DT_ATTENTION_ROUNDS_MAX = 72,
@@ -152,7 +151,7 @@ typedef struct dt_attention_kernel {
   int32_t mapped;              /* head_to_kv holds */
   float scale_log2;            /* scale * log2(e) */
   dt_attention_carry carry;
-  uint16_t head_to_kv[DT_ATTENTION_HEADS_MAX];
+  uint16_t head_to_kv[DT_CUDA_ATTENTION_HEADS_MAX];
   /* Where tiles are cut: number of the first whole tile of each round, the cut ones not counted. */
   int32_t round[DT_ATTENTION_ROUNDS_MAX];
   dt_attention_share shares[DT_ATTENTION_CTAS_MAX];

@@ -38,7 +38,8 @@ static dt_status check_config(const dt_ulysses_config *c) {
     return dt_fail(DT_ERR_ARGUMENT, "dtype: %s; bf16 and f16 allowed", dt_dtype_name(a->dtype));
   if (a->head_dim != 64 && a->head_dim != 128 && a->head_dim != 256)
     return dt_fail(DT_ERR_ARGUMENT, "head_dim: %d; 64, 128 and 256 allowed", a->head_dim);
-  if (a->heads > 4096) return dt_fail(DT_ERR_ARGUMENT, "heads: %d; up to 4096 allowed", a->heads);
+  if (a->heads > DT_ULYSSES_HEADS_MAX)
+    return dt_fail(DT_ERR_ARGUMENT, "heads: %d; up to %d allowed", a->heads, DT_ULYSSES_HEADS_MAX);
   if (c->sms < 0) return dt_fail(DT_ERR_ARGUMENT, "sms: %d; 0 and up allowed", c->sms);
   if (c->senders < 0 || c->senders > 1024)
     return dt_fail(DT_ERR_ARGUMENT, "senders: %d; 0 to 1024 allowed", c->senders);

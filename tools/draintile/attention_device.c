@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <draintile/cuda_attention.h>
 #include <draintile/cuda_memory.h>
 #include <draintile/ulysses.h>
 
@@ -22,8 +23,6 @@ struct attention_device {
   size_t span_count;
 };
 
-enum { HEADS_MAX = 4096, RANK_HEADS_MAX = 1024 }; /* of dt_ulysses_create and of its attention */
-
 int attention_device_check(const attention_job *job) {
   static const char *const cpu_only[] = {"link-rate", "link-capacity", "link-latency", "workers", "consumers",
                                          "tile-rows", "own-lag",       "delay-seed",   "delay"};
@@ -36,9 +35,10 @@ int attention_device_check(const attention_job *job) {
   if (config->head_dim != 64 && config->head_dim != 128 && config->head_dim != 256)
     return log_fail(TOOL_USAGE, "--device: cuda: %s has head dim %d; allowed: 64, 128, 256", job->input.path,
                     config->head_dim);
-  if (config->heads > HEADS_MAX || (config->heads + job->ranks - 1) / job->ranks > RANK_HEADS_MAX)
+  const int32_t rank_heads = (config->heads + job->ranks - 1) / job->ranks;
+  if (config->heads > DT_ULYSSES_HEADS_MAX || rank_heads > DT_CUDA_ATTENTION_HEADS_MAX)
     return log_fail(TOOL_USAGE, "--device: cuda: %s has %d heads; allowed: %d, and %d a rank", job->input.path,
-                    config->heads, HEADS_MAX, RANK_HEADS_MAX);
+                    config->heads, DT_ULYSSES_HEADS_MAX, DT_CUDA_ATTENTION_HEADS_MAX);
   if (!isnan(config->scale) && !(config->scale > 0))
     return log_fail(TOOL_USAGE, "--scale: %g; allowed on cuda: above 0", (double)config->scale);
   if (job->ranks > 8) return log_fail(TOOL_USAGE, "--ranks: %d; allowed on cuda: 1 to 8", job->ranks);
