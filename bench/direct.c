@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/statistics.h"
+#include "cuda/driver.h"
 #include "gemm_problem.h"
 
 cudaError_t gemm_settle(const void *memory, size_t bytes, cudaStream_t stream);
@@ -62,8 +63,8 @@ static void make_targets(int r) {
     }
   cuda_must(cudaMalloc((void **)&self->local, 8 * (size_t)rows), "cudaMalloc");
   cuda_must(cudaMalloc((void **)&self->remote, 8 * (size_t)rows), "cudaMalloc");
-  cuda_must(cudaMemcpy(self->local, local, 8 * (size_t)rows, cudaMemcpyHostToDevice), "cudaMemcpy");
-  cuda_must(cudaMemcpy(self->remote, self->host_remote, 8 * (size_t)rows, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(dt_cuda_write(self->local, local, 8 * (size_t)rows), "row targets");
+  cuda_must(dt_cuda_write(self->remote, self->host_remote, 8 * (size_t)rows), "row targets");
   free(local);
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/statistics.h"
+#include "cuda/driver.h"
 #include "gemm_cublas.h"
 #include "gemm_problem.h"
 
@@ -166,7 +167,7 @@ int main(int argc, char **argv) {
   static uint64_t target[TARGETS];
   for (uint64_t r = 0; r < TARGETS; r++) target[r] = (r / RUN % 2) << 32 | (r / RUN / 2 * RUN + r % RUN);
   cuda_must(cudaMalloc((void **)&row_target, sizeof target), "cudaMalloc");
-  cuda_must(cudaMemcpy(row_target, target, sizeof target, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(dt_cuda_write(row_target, target, sizeof target), "row targets");
   have_cublas = cublas_open(stream);
   if (!have_cublas) fprintf(stderr, "cuBLAS not found: timing ours alone\n");
   return !time_all(timed, sizeof timed / sizeof timed[0], argv[1]);

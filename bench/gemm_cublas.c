@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cuda/driver.h"
+
 static __typeof__(&cublasCreate_v2) create;
 static __typeof__(&cublasSetStream_v2) set_stream;
 static __typeof__(&cublasGemmEx) gemm_ex;
@@ -75,7 +77,7 @@ void cublas_grouped_prepare(const gemm_problem *p, uint16_t *out) {
     host[GROUPS_MAX + g] = p->a + p->first[e] * k;
     host[2 * GROUPS_MAX + g] = out + p->first[e] * n;
   }
-  cuda_must(cudaMemcpy(pointers, host, sizeof host, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(dt_cuda_write(pointers, host, sizeof host), "pointers");
 }
 
 void cublas_grouped(const gemm_problem *p, uint16_t *out) {

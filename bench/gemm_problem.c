@@ -62,7 +62,7 @@ static uint16_t *device_random(const gemm_arena *arena, int64_t elements) {
   uint16_t *data = guarded(2 * (size_t)elements);
   for (int64_t at = 0; at < elements; at += PERIOD) {
     int64_t count = elements - at < PERIOD ? elements - at : PERIOD;
-    cuda_must(cudaMemcpy(data + at, at ? data : arena->block, 2 * (size_t)count, cudaMemcpyDefault), "cudaMemcpy");
+    cuda_must(dt_cuda_write(data + at, at ? data : arena->block, 2 * (size_t)count), "values");
   }
   return data;
 }
@@ -87,7 +87,7 @@ void arena_create(gemm_arena *arena, const gemm_shape *shapes, int count) {
   cuda_must(cudaMalloc((void **)&arena->counts, 4 * (size_t)experts), "cudaMalloc");
   arena->flush_bytes = (size_t)512 << 20;
   cuda_must(cudaMalloc(&arena->flush, arena->flush_bytes), "cudaMalloc");
-  cuda_must(cudaMemset(arena->flush, 1, arena->flush_bytes), "cudaMemset");
+  cuda_must(dt_cuda_fill(arena->flush, 1, arena->flush_bytes), "flush");
 }
 
 static void draw_sizes(const gemm_shape *shape, uint64_t seed, int32_t *counts) {
@@ -132,7 +132,7 @@ void problem_create(gemm_problem *problem, const gemm_arena *arena, const gemm_s
   problem->out = arena->out;
   problem->other = arena->other;
   problem->device_counts = arena->counts;
-  cuda_must(cudaMemcpy(arena->counts, problem->counts, 4 * experts, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(dt_cuda_write(arena->counts, problem->counts, 4 * experts), "counts");
 }
 
 void problem_destroy(gemm_problem *problem) {

@@ -19,6 +19,7 @@
 
 #include "core/random.h"
 #include "core/statistics.h"
+#include "cuda/driver.h"
 #include "cuda/gemm_prepare.h"
 #include "cuda/moe_bench_kernels.h"
 #include "cuda/moe_handle.h"
@@ -76,7 +77,7 @@ static uint16_t *device_random(int64_t elements, uint64_t seed, float scale) {
 static void *device_copy(const void *from, size_t bytes) {
   void *to;
   cuda_must(cudaMalloc(&to, bytes), "cudaMalloc");
-  cuda_must(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(dt_cuda_write(to, from, bytes), "copy");
   return to;
 }
 
@@ -307,7 +308,7 @@ int main(int argc, char **argv) {
   cuda_must(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
   cuda_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   cuda_must(cudaMalloc(&flush, FLUSH_BYTES), "cudaMalloc");
-  cuda_must(cudaMemset(flush, 1, FLUSH_BYTES), "cudaMemset");
+  cuda_must(dt_cuda_fill(flush, 1, FLUSH_BYTES), "flush");
   const int methods = cublas_open(stream) ? METHODS : METHODS - 1;
   if (methods < METHODS) fprintf(stderr, "cuBLAS not found: timing ours alone\n");
   fprintf(json, "{\"schema\": 1, \"device\": \"%s\", \"commit\": \"%s\", \"repeats\": %d, \"shapes\": [\n", device.name,

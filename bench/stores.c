@@ -20,6 +20,7 @@
 
 #include "core/random.h"
 #include "core/statistics.h"
+#include "cuda/driver.h"
 #include "cuda/moe_handle.h"
 #include "cuda_must.h"
 #include "stores.h"
@@ -93,7 +94,7 @@ static void *device_bf16(rank *r, size_t count, uint64_t seed, int power) {
 static void *device_copy(rank *r, const void *host, size_t bytes) {
   void *device;
   cuda_must(cudaMalloc(&device, bytes + 16), "memory");
-  cuda_must(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "copy");
+  cuda_must(dt_cuda_write(device, host, bytes), "copy");
   r->memory[r->memories++] = device;
   return device;
 }

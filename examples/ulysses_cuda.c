@@ -84,7 +84,8 @@ static dt_status upload(rank *r, int number, int kv, const uint16_t *whole, size
   dt_status status = dt_attention_rows_in(&r->config.attention, RANKS, number, kv, in);
   const size_t bytes = (size_t)in[1].rows * row * sizeof *whole;
   if (!status) status = cuda(cudaMalloc(device, bytes), "cudaMalloc");
-  return status ? status : cuda(cudaMemcpy(*device, whole + (size_t)in[1].first * row, bytes, cudaMemcpyDefault), "in");
+  if (status) return status;
+  return cuda(cudaMemcpyAsync(*device, whole + (size_t)in[1].first * row, bytes, cudaMemcpyDefault, r->stream), "in");
 }
 
 static dt_status run(rank *r) {

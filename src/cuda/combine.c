@@ -204,11 +204,11 @@ dt_status dt_combine_reduce(dt_combine *c, const float *weights, const int32_t *
 dt_status dt_combine_set_epoch(dt_combine *c, uint32_t epoch) {
   dt_combine_slot *slots = dt_window_local(c->control);
   cudaError_t error = cudaSetDevice(c->device);
-  if (error == cudaSuccess) error = cudaMemcpy(&c->state->epoch, &epoch, sizeof epoch, cudaMemcpyHostToDevice);
-  if (error == cudaSuccess) error = cudaMemcpy(&c->state->opened, &epoch, sizeof epoch, cudaMemcpyHostToDevice);
+  if (error == cudaSuccess) error = dt_cuda_write(&c->state->epoch, &epoch, sizeof epoch);
+  if (error == cudaSuccess) error = dt_cuda_write(&c->state->opened, &epoch, sizeof epoch);
   for (int32_t r = 0; r < c->params.ranks && error == cudaSuccess; r++) {
     const dt_combine_slot slot = {.entered = epoch, .arrived = epoch};
-    error = cudaMemcpy(&slots[r], &slot, sizeof slot, cudaMemcpyHostToDevice);
+    error = dt_cuda_write(&slots[r], &slot, sizeof slot);
   }
   return dt_cuda_check(error, "epoch");
 }

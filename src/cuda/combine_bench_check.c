@@ -26,7 +26,7 @@ dt_status dt_bench_choose_samples(dt_bench_rank *r) {
                                        .b = group->expert * s->n * s->k + dt_bench_offset_b(p)};
       }
   }
-  return dt_cuda_check(cudaMemcpy(r->sampled, samples, sizeof samples, cudaMemcpyHostToDevice), "samples");
+  return dt_cuda_check(dt_cuda_write(r->sampled, samples, sizeof samples), "samples");
 }
 
 /* After a live run of the method, so that NCCL is connected and cuBLAS has its workspace. */

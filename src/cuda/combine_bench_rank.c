@@ -52,9 +52,10 @@ static dt_status make_memory(dt_bench_rank *r) {
   for (size_t i = 0; i < sizeof table / sizeof *table && !status; i++)
     status = allocate(table[i].pointer, (size_t)table[i].bytes, table[i].what);
   if (status) return status;
-  cudaError_t error = cudaMemcpy(r->block, r->shared->block, 2 * (size_t)DT_BENCH_PERIOD, cudaMemcpyHostToDevice);
-  if (error == cudaSuccess) error = cudaMemset(r->expired, 0, sizeof *r->expired);
-  if (error == cudaSuccess) error = cudaMemset(r->flush, 1, FLUSH_BYTES);
+  cudaError_t error =
+      cudaMemcpyAsync(r->block, r->shared->block, 2 * (size_t)DT_BENCH_PERIOD, cudaMemcpyHostToDevice, r->stream);
+  if (error == cudaSuccess) error = cudaMemsetAsync(r->expired, 0, sizeof *r->expired, r->stream);
+  if (error == cudaSuccess) error = cudaMemsetAsync(r->flush, 1, FLUSH_BYTES, r->stream);
   if (error == cudaSuccess)
     error = dt_bench_fill(r->a, most->a, r->block, DT_BENCH_PERIOD, dt_bench_offset_a(r->rank), r->stream);
   if (error == cudaSuccess)
@@ -168,10 +169,8 @@ static dt_status make_reduce(dt_bench_rank *r) {
     at[other] = (int32_t)i;
     weight[i] = (float)dt_random_unit(&random);
   }
-  if (!status)
-    status = dt_cuda_check(cudaMemcpy(r->row_of_slot, at, 4 * (size_t)rows, cudaMemcpyHostToDevice), "slots");
-  if (!status)
-    status = dt_cuda_check(cudaMemcpy(r->weights, weight, 4 * (size_t)rows, cudaMemcpyHostToDevice), "weights");
+  if (!status) status = dt_cuda_check(dt_cuda_write(r->row_of_slot, at, 4 * (size_t)rows), "slots");
+  if (!status) status = dt_cuda_check(dt_cuda_write(r->weights, weight, 4 * (size_t)rows), "weights");
   free(at), free(weight);
   return status;
 }

@@ -134,8 +134,7 @@ static void product_add(product *p, const dt_peer_problem *q, int32_t expert, in
 }
 
 static dt_status product_upload(product *p) {
-  return dt_cuda_check(
-      cudaMemcpy(p->device, p->operands, 3 * p->groups_max * sizeof *p->operands, cudaMemcpyHostToDevice), "groups");
+  return dt_cuda_check(dt_cuda_write(p->device, p->operands, 3 * p->groups_max * sizeof *p->operands), "groups");
 }
 
 static dt_status product_run(const dt_peer *peer, const product *p) {

@@ -73,6 +73,16 @@ cudaError_t dt_cuda_settle(void) {
   return error;
 }
 
+cudaError_t dt_cuda_write(void *to, const void *from, size_t bytes) {
+  const cudaError_t error = cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+}
+
+cudaError_t dt_cuda_fill(void *memory, int value, size_t bytes) {
+  const cudaError_t error = cudaMemset(memory, value, bytes);
+  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+}
+
 dt_status dt_cuda_hopper(int *sms) {
   int device, major, minor;
   cudaError_t error = cudaGetDevice(&device);

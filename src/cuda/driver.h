@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <draintile/status.h>
@@ -55,6 +56,12 @@ dt_status dt_cuda_driver_check(CUresult result, const char *what);
 /* cudaDeviceSynchronize, tried again for up to a second while another thread of this process captures a graph on the
  * device: CUDA refuses it then, and that thread's capture is lost, so whoever captures tries again as well. */
 cudaError_t dt_cuda_settle(void);
+
+/* cudaMemcpy and cudaMemset that are over when they return. By themselves both may return before, and a stream made
+ * cudaStreamNonBlocking does not wait for the legacy stream, where they are: a kernel queued there next might see the
+ * memory as it was, or have what it wrote overwritten. Nothing else on the device is waited for. */
+cudaError_t dt_cuda_write(void *to, const void *from, size_t bytes);
+cudaError_t dt_cuda_fill(void *memory, int value, size_t bytes);
 
 /* *sms: multiprocessors of the current device. DT_ERR_UNSUPPORTED: it is not a Hopper. */
 dt_status dt_cuda_hopper(int *sms);

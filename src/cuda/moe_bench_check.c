@@ -44,9 +44,8 @@ dt_status dt_moe_bench_refer_samples(dt_moe_bench_rank *r) {
     return dt_fail(DT_ERR_MEMORY, "choices: %zu", slots);
   }
   const int32_t count = list_choices(r, choices, first);
-  cudaError_t error = cudaMemcpy(r->choices, choices, (size_t)count * sizeof *choices, cudaMemcpyHostToDevice);
-  if (error == cudaSuccess)
-    error = cudaMemcpy(r->first, first, ((size_t)samples + 1) * sizeof *first, cudaMemcpyHostToDevice);
+  cudaError_t error = dt_cuda_write(r->choices, choices, (size_t)count * sizeof *choices);
+  if (error == cudaSuccess) error = dt_cuda_write(r->first, first, ((size_t)samples + 1) * sizeof *first);
   free(choices), free(first);
   for (int32_t s = 0, sample = 0; s < b->config.ranks; s++)
     for (int32_t i = 0; i < b->samples && error == cudaSuccess; i++, sample++)

@@ -55,8 +55,8 @@ static dt_status make_memory(dt_moe_bench_rank *r) {
   if (!r->partial) return dt_fail(DT_ERR_MEMORY, "reference: %zu tokens", samples);
   const float to_hidden = 1.0f / sqrtf((float)c->shape.hidden), to_inner = 1.0f / sqrtf((float)c->shape.intermediate);
   const int32_t rank = r->rank;
-  cudaError_t error = cudaMemset(r->expired, 0, sizeof *r->expired);
-  if (error == cudaSuccess) error = cudaMemset(r->flush, 1, FLUSH_BYTES);
+  cudaError_t error = cudaMemsetAsync(r->expired, 0, sizeof *r->expired, r->stream);
+  if (error == cudaSuccess) error = cudaMemsetAsync(r->flush, 1, FLUSH_BYTES, r->stream);
   if (error == cudaSuccess)
     error = dt_moe_bench_fill(r->gate, (int64_t)matrix, DT_MOE_BENCH_STREAM(0, rank), 0, to_hidden, r->stream);
   if (error == cudaSuccess)
@@ -126,11 +126,9 @@ static dt_cuda_moe_input input_of(const dt_moe_bench_rank *r) {
 static dt_status load_row(dt_moe_bench_rank *r) {
   const dt_moe_bench *b = r->shared;
   const size_t slots = (size_t)(b->row->tokens * b->config.shape.top_k);
-  cudaError_t error =
-      cudaMemcpy(r->ids, b->ids + (size_t)r->rank * slots, slots * sizeof *r->ids, cudaMemcpyHostToDevice);
+  cudaError_t error = dt_cuda_write(r->ids, b->ids + (size_t)r->rank * slots, slots * sizeof *r->ids);
   if (error == cudaSuccess)
-    error = cudaMemcpy(r->weights, b->weights + (size_t)r->rank * slots, slots * sizeof *r->weights,
-                       cudaMemcpyHostToDevice);
+    error = dt_cuda_write(r->weights, b->weights + (size_t)r->rank * slots, slots * sizeof *r->weights);
   return dt_cuda_check(error, "row");
 }
 

@@ -58,9 +58,9 @@ static dt_status make_memory(dt_ulysses_bench_rank *r) {
   if (!status) status = allocate((void **)&r->wrong, sizeof *r->wrong, "counter");
   if (!status) status = allocate((void **)&r->expired, sizeof *r->expired, "flag");
   if (status) return status;
-  cudaError_t error = cudaMemcpy(r->block, r->shared->block, block, cudaMemcpyHostToDevice);
-  if (error == cudaSuccess) error = cudaMemset(r->expired, 0, sizeof *r->expired);
-  if (error == cudaSuccess) error = cudaMemset(r->flush, 1, FLUSH_BYTES);
+  cudaError_t error = cudaMemcpyAsync(r->block, r->shared->block, block, cudaMemcpyHostToDevice, r->stream);
+  if (error == cudaSuccess) error = cudaMemsetAsync(r->expired, 0, sizeof *r->expired, r->stream);
+  if (error == cudaSuccess) error = cudaMemsetAsync(r->flush, 1, FLUSH_BYTES, r->stream);
   status = dt_cuda_check(error, "memory");
   if (!status) status = make_inputs(r);
   return status ? status : dt_cuda_check(cudaStreamSynchronize(r->stream), "operands");

@@ -12,6 +12,7 @@
 
 #include "arrival_support.h"
 #include "core/random.h"
+#include "cuda/driver.h"
 
 enum { TOKENS = 1500, KV_TOKENS = 1337, HEADS = 5, LEFT_FREE = 32, POISON = 0xabababab };
 
@@ -78,7 +79,7 @@ static int make(fixture *f) {
     }
     CUDA(cudaMalloc((void **)&f->operands[t], f->bytes[t]));
     CUDA(cudaMalloc((void **)&f->places[t], f->bytes[t]));
-    CUDA(cudaMemcpy(f->operands[t], host, f->bytes[t], cudaMemcpyHostToDevice));
+    CUDA(dt_cuda_write(f->operands[t], host, f->bytes[t]));
     free(host);
   }
   CUDA(cudaMalloc((void **)&f->out, f->bytes[3]));
@@ -89,7 +90,7 @@ static int make(fixture *f) {
   const dt_cuda_attention a = describe(f, f->operands);
   EXPECT(dt_cuda_attention_workspace(&a, &f->workspace_bytes) == DT_OK);
   CUDA(cudaMalloc(&f->workspace, f->workspace_bytes));
-  CUDA(cudaMemset(f->workspace, 0, f->workspace_bytes));
+  CUDA(cudaMemsetAsync(f->workspace, 0, f->workspace_bytes, f->stream));
   f->expected = malloc(f->bytes[3]);
   f->again = malloc(f->bytes[3]);
   EXPECT(dt_cuda_attention_forward(&a, f->workspace, f->stream) == DT_OK);
@@ -150,7 +151,7 @@ static int heads_one_by_one(fixture *f, int target_in_memory) {
   a.arrived_target = after;
   EXPECT(prepare(f, before));
   if (target_in_memory) {
-    CUDA(cudaMemcpy(f->seen, &after, sizeof after, cudaMemcpyHostToDevice));
+    CUDA(dt_cuda_write(f->seen, &after, sizeof after));
     a.arrived_target_from = f->seen;
     a.arrived_target = 0x7fffffff;
   }
@@ -169,7 +170,7 @@ static int never_comes(fixture *f) {
   a.timeout_s = 0.1;
   EXPECT(prepare(f, 0));
   for (int h = 0; h < HEADS; h++)
-    if (h != MISSING) CUDA(cudaMemcpy(f->words + h, &one, sizeof one, cudaMemcpyHostToDevice));
+    if (h != MISSING) CUDA(dt_cuda_write(f->words + h, &one, sizeof one));
   const double start_s = now_s();
   EXPECT(dt_cuda_attention_forward(&a, f->workspace, f->stream) == DT_OK);
   EXPECT(dt_cuda_attention_check(f->workspace, f->stream) == DT_ERR_TIMEOUT);
@@ -182,7 +183,7 @@ static int never_comes(fixture *f) {
   EXPECT(dt_cuda_attention_check(f->workspace, f->stream) == DT_ERR_TIMEOUT);
   CUDA(cudaMemcpy(f->again, f->out, f->bytes[3], cudaMemcpyDeviceToHost));
   for (size_t i = 0; i < f->bytes[3] / 2; i++) EXPECT(f->again[i] == (POISON & 0xffff));
-  CUDA(cudaMemset(f->workspace, 0, f->workspace_bytes));
+  CUDA(cudaMemsetAsync(f->workspace, 0, f->workspace_bytes, f->stream));
   EXPECT(dt_cuda_attention_forward(&a, f->workspace, f->stream) == DT_OK);
   EXPECT(right(f));
   return 1;

@@ -16,6 +16,7 @@
 
 #include "core/random.h"
 #include "cuda/attention.h"
+#include "cuda/driver.h"
 
 enum { GUARD = 3, GAP = 16, SAMPLES = 48 }; /* guard rows around each run; elements between its rows */
 
@@ -78,7 +79,7 @@ static tensor tensor_random(int64_t rows, int64_t width, int64_t gap, float ampl
   t.host = malloc(2 * count + 2);
   for (size_t i = 0; i < count; i++) t.host[i] = narrow(amplitude * (float)dt_random_normal(&random), dtype);
   cuda_must(cudaMalloc((void **)&t.device, 2 * count + 16), "cudaMalloc");
-  cuda_must(cudaMemcpy(t.device, t.host, 2 * count, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(dt_cuda_write(t.device, t.host, 2 * count), "operand");
   return t;
 }
 static void tensor_free(tensor *t) {
@@ -106,8 +107,7 @@ static void raise_keys(setting *s) {
       *key = narrow((float)(factor * widen(*key, p->dtype)), p->dtype);
     }
   }
-  cuda_must(cudaMemcpy(s->k.device, s->k.host, 2 * (size_t)(p->kv_tokens * s->k.row_stride), cudaMemcpyHostToDevice),
-            "cudaMemcpy");
+  cuda_must(dt_cuda_write(s->k.device, s->k.host, 2 * (size_t)(p->kv_tokens * s->k.row_stride)), "keys");
 }
 
 static void setting_make(setting *s, const problem *p, uint64_t seed) {
@@ -151,7 +151,7 @@ static void setting_make(setting *s, const problem *p, uint64_t seed) {
   size_t bytes;
   must(dt_cuda_attention_workspace(a, &bytes), "workspace");
   cuda_must(cudaMalloc(&s->workspace, bytes), "cudaMalloc");
-  cuda_must(cudaMemset(s->workspace, 0, bytes), "cudaMemset");
+  cuda_must(dt_cuda_fill(s->workspace, 0, bytes), "workspace");
 }
 static void setting_free(setting *s) {
   tensor_free(&s->q);

@@ -20,6 +20,7 @@
 #include "core/random.h"
 #include "cuda/combine_handle.h"
 #include "cuda/combine_tables.h"
+#include "cuda/driver.h"
 
 enum { RANKS_MAX = 8, SETS = 2, GUARD = 2, ROUNDS = 40, REPLAYS = 5, REDUCED = 48, TOP_K = 5 };
 
@@ -260,8 +261,8 @@ static dt_status reduced(rank *r, int set) {
   CUDA(cudaMalloc((void **)&device_weights, slots * sizeof *weights));
   CUDA(cudaMalloc((void **)&device_rows, slots * sizeof *row_of_slot));
   CUDA(cudaMalloc((void **)&device_out, bytes));
-  CUDA(cudaMemcpy(device_weights, weights, slots * sizeof *weights, cudaMemcpyHostToDevice));
-  CUDA(cudaMemcpy(device_rows, row_of_slot, slots * sizeof *row_of_slot, cudaMemcpyHostToDevice));
+  CUDA(dt_cuda_write(device_weights, weights, slots * sizeof *weights));
+  CUDA(dt_cuda_write(device_rows, row_of_slot, slots * sizeof *row_of_slot));
   TRY(dt_combine_reduce(r->combine, device_weights, device_rows, REDUCED, TOP_K, device_out, r->stream));
   CUDA(cudaStreamSynchronize(r->stream));
   CUDA(cudaMemcpy(out, device_out, bytes, cudaMemcpyDeviceToHost));
@@ -305,7 +306,7 @@ static dt_status run_variant(rank *r, int32_t *counts) {
   TRY(dt_combine_follow_counts(r->combine, counts));
   for (int set = SETS - 1; set >= 0; set--) {
     const int32_t *own = r->counts[set] + (size_t)r->rank * width / sizeof *counts;
-    CUDA(cudaMemcpy(counts, own, width, cudaMemcpyHostToDevice));
+    CUDA(dt_cuda_write(counts, own, width));
     TRY(dt_comm_barrier(r->comm, "device counts"));
     TRY(all_forms(r, set, "device counts"));
     TRY(same_tables(r, set));
@@ -369,7 +370,7 @@ static dt_status prepare(rank *r) {
   CUDA(cudaSetDevice(r->device));
   CUDA(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
   CUDA(cudaMalloc((void **)&r->wrong, sizeof *r->wrong));
-  CUDA(cudaMemset(r->wrong, 0, sizeof *r->wrong));
+  CUDA(dt_cuda_fill(r->wrong, 0, sizeof *r->wrong));
   TRY(support_weights(&r->shape, &r->b));
   for (int set = 0; set < SETS; set++) {
     TRY(support_plan(&r->shape, r->counts[set], DT_LAYOUT_PACKED, DT_ORDER_NATURAL, &r->plan[set]));
@@ -438,7 +439,7 @@ static dt_status in_room_for(rank *r, int64_t rows, int32_t *counts) {
   TRY(all_forms(r, 0, rows == MANY_ROWS ? "room for many" : "room for all"));
   TRY(dt_combine_follow_counts(r->combine, counts));
   for (int set = SETS - 1; set >= 0; set--) {
-    CUDA(cudaMemcpy(counts, r->counts[set] + (size_t)r->rank * width, width * sizeof *counts, cudaMemcpyHostToDevice));
+    CUDA(dt_cuda_write(counts, r->counts[set] + (size_t)r->rank * width, width * sizeof *counts));
     TRY(dt_comm_barrier(r->comm, "device counts"));
     TRY(all_forms(r, set, rows == MANY_ROWS ? "room for many, device" : "room for all, device"));
   }

@@ -5,6 +5,7 @@
 #include <draintile/combine.h>
 
 #include "combine_support.h"
+#include "cuda/driver.h"
 #include "fault_processes.h"
 
 enum { EXPERTS = 3, ROWS = 600, N = 512, K = 128 };
@@ -122,7 +123,7 @@ static int counts_do_not_fit(rank_process *r) {
     int32_t *own = &f.counts[r->rank * RANKS * EXPERTS], *counts = NULL;
     if (r->rank == cases[i].source) own[cases[i].expert] = cases[i].count;
     EXPECT(cudaMalloc((void **)&counts, RANKS * EXPERTS * sizeof *counts) == cudaSuccess);
-    EXPECT(cudaMemcpy(counts, own, RANKS * EXPERTS * sizeof *counts, cudaMemcpyHostToDevice) == cudaSuccess);
+    EXPECT(dt_cuda_write(counts, own, RANKS * EXPERTS * sizeof *counts) == cudaSuccess);
     EXPECT(dt_combine_follow_counts(f.combine, counts) == DT_OK);
     const dt_status status = run(r, &f, DT_COMBINE_SIGNAL);
     if (r->rank == 0) printf("     %s: %s\n", dt_status_name(status), dt_error_detail());
@@ -146,10 +147,10 @@ static int a_multiprocessor_is_busy(rank_process *r) {
   const int64_t bytes = 2 * f.plan->combine_rows * N;
   EXPECT(cudaHostAlloc((void **)&end, sizeof *end, cudaHostAllocMapped) == cudaSuccess);
   EXPECT(cudaMalloc((void **)&wrong, sizeof *wrong) == cudaSuccess && cudaMalloc(&first, (size_t)bytes) == cudaSuccess);
-  EXPECT(cudaMemset(wrong, 0, sizeof *wrong) == cudaSuccess);
+  EXPECT(dt_cuda_fill(wrong, 0, sizeof *wrong) == cudaSuccess);
   EXPECT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) == cudaSuccess);
   EXPECT(run(r, &f, DT_COMBINE_BULK) == DT_OK);
-  EXPECT(cudaMemcpy(first, dt_combine_buffer(f.combine), (size_t)bytes, cudaMemcpyDeviceToDevice) == cudaSuccess);
+  EXPECT(dt_cuda_write(first, dt_combine_buffer(f.combine), (size_t)bytes) == cudaSuccess);
   *(volatile uint32_t *)end = 0;
   EXPECT(support_hold(end, 10.0, other) == cudaSuccess);
   for (int mode = 0; mode < 3; mode++) {
@@ -179,7 +180,7 @@ static uint16_t *integers(int64_t rows, int salt) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < LARGE_K; j++) host[i * LARGE_K + j] = bf16[integer_at(i, j, salt) + 2];
   if (cudaMalloc((void **)&device, 2 * (size_t)(rows * LARGE_K)) != cudaSuccess ||
-      cudaMemcpy(device, host, 2 * (size_t)(rows * LARGE_K), cudaMemcpyHostToDevice) != cudaSuccess)
+      dt_cuda_write(device, host, 2 * (size_t)(rows * LARGE_K)) != cudaSuccess)
     device = NULL;
   free(host);
   return device;

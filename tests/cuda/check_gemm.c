@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "cuda/driver.h"
 #include "gemm_cublas.h"
 #include "gemm_problem.h"
 
@@ -106,11 +107,11 @@ static int check_owners(const gemm_problem *p, const uint16_t *expected, uint16_
     gemm.owner_rows[o] = most[o];
   }
   cuda_must(cudaMalloc((void **)&on_device, 8 * (size_t)rows), "cudaMalloc");
-  cuda_must(cudaMemcpy(on_device, target, 8 * (size_t)rows, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(dt_cuda_write(on_device, target, 8 * (size_t)rows), "row targets");
   gemm.row_target = on_device;
   void *workspace = workspace_for(&gemm);
   const size_t bytes = 2 * (size_t)((rows + GUARD_ROWS) * n);
-  cuda_must(cudaMemset(p->out, 0xff, bytes), "cudaMemset");
+  cuda_must(cudaMemsetAsync(p->out, 0xff, bytes, stream), "cudaMemset");
   must(dt_cuda_grouped_gemm(&gemm, workspace, stream), v.name);
   must(dt_cuda_gemm_check(workspace, stream), v.name);
   cuda_must(cudaMemcpy(got, p->out, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
@@ -208,7 +209,7 @@ static bands make_bands(const gemm_problem *p) {
     }
   cuda_must(cudaMalloc((void **)&b.row, 8 * most), "cudaMalloc");
   b.rows = b.row + most;
-  cuda_must(cudaMemcpy(b.row, host, 8 * most, cudaMemcpyHostToDevice), "cudaMemcpy");
+  cuda_must(dt_cuda_write(b.row, host, 8 * most), "bands");
   cuda_must(cudaMalloc((void **)&b.ready, 4 * most + 4), "cudaMalloc");
   b.expired = b.ready + most;
   free(host);
@@ -290,11 +291,11 @@ static int check_graph(const gemm_arena *arena, const gemm_shape *s) {
   for (uint64_t seed = 1; seed < 6; seed++) {
     problem_destroy(&p);
     problem_create(&p, arena, s, seed);
-    cuda_must(cudaMemset(p.out, 0xff, bytes), "cudaMemset");
+    cuda_must(cudaMemsetAsync(p.out, 0xff, bytes, stream), "cudaMemset");
     cuda_must(cudaGraphLaunch(exec, stream), "cudaGraphLaunch");
     must(dt_cuda_gemm_check(workspace, stream), "graph");
     cuda_must(cudaMemcpy(replayed, p.out, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    cuda_must(cudaMemset(p.out, 0xff, bytes), "cudaMemset");
+    cuda_must(cudaMemsetAsync(p.out, 0xff, bytes, stream), "cudaMemset");
     must(dt_cuda_grouped_gemm(&gemm, workspace, stream), "direct call");
     must(dt_cuda_gemm_check(workspace, stream), "direct call");
     cuda_must(cudaMemcpy(direct, p.out, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
@@ -323,8 +324,8 @@ static int check_capacity(const gemm_arena *arena) {
     void *workspace = workspace_for(&gemm);
     const size_t bytes = 2 * (size_t)((s.rows + GUARD_ROWS) * s.n);
     uint16_t *got = malloc(bytes);
-    cuda_must(cudaMemcpy(p.device_counts, wrong[i], sizeof wrong[i], cudaMemcpyHostToDevice), "cudaMemcpy");
-    cuda_must(cudaMemset(p.out, 0xff, bytes), "cudaMemset");
+    cuda_must(dt_cuda_write(p.device_counts, wrong[i], sizeof wrong[i]), "counts");
+    cuda_must(cudaMemsetAsync(p.out, 0xff, bytes, stream), "cudaMemset");
     must(dt_cuda_grouped_gemm(&gemm, workspace, stream), "capacity");
     good &= dt_cuda_gemm_check(workspace, stream) == DT_ERR_CAPACITY;
     cuda_must(cudaMemcpy(got, p.out, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");

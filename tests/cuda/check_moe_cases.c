@@ -9,6 +9,7 @@
 
 #include "combine_support.h"
 #include "core/random.h"
+#include "cuda/driver.h"
 #include "moe_layer_support.h"
 
 static const dt_schedule schedules[] = {DT_SCHEDULE_SERIAL, DT_SCHEDULE_SIGNAL,     DT_SCHEDULE_DIRECT,
@@ -24,8 +25,7 @@ static dt_status set_input(moe_rank *r, int64_t tokens, routing route) {
   const int64_t slots = tokens * r->shape->top_k;
   in->tokens = in->device.tokens = tokens;
   for (int64_t i = 0; i < slots && route; i++) in->ids[i] = route(r->shape, r->rank, i);
-  return moe_cuda(cudaMemcpy((void *)(uintptr_t)in->device.ids, in->ids, 4 * (size_t)slots, cudaMemcpyHostToDevice),
-                  "ids");
+  return moe_cuda(dt_cuda_write((void *)(uintptr_t)in->device.ids, in->ids, 4 * (size_t)slots), "ids");
 }
 
 static dt_status forward(moe_rank *r, dt_cuda_moe *moe) {
@@ -201,7 +201,7 @@ static dt_status many_elements(moe_rank *r, const dt_cuda_moe_config *config, co
        *out = repeat(in->hidden, REPEATED * row, TIMES, &status);
   const dt_cuda_moe_input all = {REPEATED * TIMES, x, ids, w, out};
   if (!status) status = moe_cuda(cudaMalloc((void **)&wrong, sizeof *wrong), "memory");
-  if (!status) status = moe_cuda(cudaMemset(wrong, 0, sizeof *wrong), "memory");
+  if (!status) status = moe_cuda(dt_cuda_fill(wrong, 0, sizeof *wrong), "memory");
   if (!status) status = dt_cuda_moe_create(&large, weights, &moe);
   for (int n = 0; n < SCHEDULES && !status; n++) {
     large.schedule = schedules[n];
@@ -229,7 +229,7 @@ static dt_status after_nan(moe_rank *r, const dt_cuda_moe_config *config, const 
   void *nan = NULL;
   dt_cuda_moe_input full = r->inputs[0].device;
   dt_status status = moe_cuda(cudaMalloc(&nan, bytes), "memory");
-  if (!status) status = moe_cuda(cudaMemset(nan, 0xff, bytes), "memory");
+  if (!status) status = moe_cuda(dt_cuda_fill(nan, 0xff, bytes), "memory");
   if (!status) status = set_input(r, 77, NULL);
   if (!status) status = run(r, config, weights);
   if (!status) status = dt_cuda_moe_create(config, weights, &moe);
@@ -263,15 +263,14 @@ static dt_status delayed(moe_rank *r, const dt_cuda_moe_config *config, const dt
   moe_fill(r->inputs[0].hidden, bytes / 2, (uint64_t)(5 + r->rank), 0);
   inputs[1].hidden = moe_to_device(r->inputs[0].hidden, bytes, &status);
   if (!status) status = moe_cuda(cudaMalloc((void **)&wrong, sizeof *wrong), "memory");
-  if (!status) status = moe_cuda(cudaMemset(wrong, 0, sizeof *wrong), "memory");
+  if (!status) status = moe_cuda(dt_cuda_fill(wrong, 0, sizeof *wrong), "memory");
   for (int i = 0; i < 2; i++) expected[i] = repeat(inputs[0].hidden, bytes, 1, &status);
   if (!status) status = dt_comm_barrier(r->comm, "memory"); /* what a rank allocates must not meet another's forwards */
   if (!status) status = dt_cuda_moe_create(config, weights, &moe);
   for (int i = 0; i < 2 && !status; i++) {
     status = dt_cuda_moe_forward(moe, &inputs[i], r->stream);
     if (!status) status = dt_cuda_moe_check(moe, r->stream);
-    if (!status)
-      status = moe_cuda(cudaMemcpy(expected[i], inputs[i].output, bytes, cudaMemcpyDeviceToDevice), "expected");
+    if (!status) status = moe_cuda(dt_cuda_write(expected[i], inputs[i].output, bytes), "expected");
   }
   for (int n = 0; n < SCHEDULES && !status; n++) {
     other.schedule = schedules[n];

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cuda/driver.h"
 #include "moe_layer_support.h"
 
 static const moe_shape one = {1, 2048, 768, 16, 8, 2048, 0, 0}, two = {2, 520, 200, 3, 3, 500, 1, 0};
@@ -66,7 +67,7 @@ static dt_status spoil_id(moe_rank *r, int32_t id, int32_t *was) {
   const int64_t at = r->inputs[0].tokens * r->shape->top_k / 2;
   int32_t *on_device = (int32_t *)(uintptr_t)r->inputs[0].device.ids + at;
   *was = r->inputs[0].ids[at];
-  return moe_cuda(cudaMemcpy(on_device, &id, sizeof id, cudaMemcpyHostToDevice), "id");
+  return moe_cuda(dt_cuda_write(on_device, &id, sizeof id), "id");
 }
 
 static dt_status wrong_id(moe_rank *r, const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights) {

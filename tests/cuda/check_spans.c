@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "core/random.h"
+#include "cuda/driver.h"
 #include "cuda/moe_handle.h"
 #include "support_gpus.h"
 
@@ -59,8 +60,7 @@ static void *device_bf16(size_t count, uint64_t seed, int power) {
     const uint64_t bits = dt_random_u64(&random);
     host[i] = (uint16_t)((bits & 0x807f) | (uint64_t)(127 - power - (int)(bits >> 16 & 1)) << 7);
   }
-  if (cudaMalloc(&device, 2 * count + 16) != cudaSuccess ||
-      cudaMemcpy(device, host, 2 * count, cudaMemcpyHostToDevice) != cudaSuccess)
+  if (cudaMalloc(&device, 2 * count + 16) != cudaSuccess || dt_cuda_write(device, host, 2 * count) != cudaSuccess)
     device = NULL;
   free(host);
   return device;
@@ -78,8 +78,8 @@ static void make_input(rank *r) {
   }
   if (cudaMalloc((void **)&device_ids, 4 * slots + 16) != cudaSuccess ||
       cudaMalloc((void **)&device_weights, 4 * slots + 16) != cudaSuccess ||
-      cudaMemcpy(device_ids, ids, 4 * slots, cudaMemcpyHostToDevice) != cudaSuccess ||
-      cudaMemcpy(device_weights, weights, 4 * slots, cudaMemcpyHostToDevice) != cudaSuccess)
+      dt_cuda_write(device_ids, ids, 4 * slots) != cudaSuccess ||
+      dt_cuda_write(device_weights, weights, 4 * slots) != cudaSuccess)
     fail(r, "memory", 0, 1);
   const size_t words = (size_t)(s->tokens * s->hidden);
   r->input = (dt_cuda_moe_input){.tokens = s->tokens,

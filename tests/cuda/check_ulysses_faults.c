@@ -6,6 +6,7 @@
 #include <draintile/ulysses.h>
 
 #include "combine_support.h"
+#include "cuda/driver.h"
 #include "cuda/ulysses.h"
 #include "fault_processes.h"
 
@@ -69,7 +70,7 @@ static int gpu_still_works(rank_process *r) {
   a.owners_count = 1;
   a.owners[0] = (dt_cuda_attention_owner){.rows = TOKENS, .out = out, .row_stride = HEADS * HEAD_DIM};
   EXPECT(dt_cuda_attention_workspace(&a, &bytes) == DT_OK);
-  EXPECT(cudaMalloc(&workspace, bytes) == cudaSuccess && cudaMemset(workspace, 0, bytes) == cudaSuccess);
+  EXPECT(cudaMalloc(&workspace, bytes) == cudaSuccess && dt_cuda_fill(workspace, 0, bytes) == cudaSuccess);
   EXPECT(dt_cuda_attention_forward(&a, workspace, r->stream) == DT_OK);
   EXPECT(dt_cuda_attention_check(workspace, r->stream) == DT_OK);
   EXPECT(cudaMemcpy(host, out, 2 * elements, cudaMemcpyDeviceToHost) == cudaSuccess);
@@ -158,15 +159,15 @@ static int a_multiprocessor_is_busy(rank_process *r) {
   if (line) return line;
   for (int t = 0; t < 3; t++) {
     support_fill(host, elements, (uint64_t)(7 + 3 * r->rank + t));
-    EXPECT(cudaMemcpy(inputs[t], host, 2 * (size_t)elements, cudaMemcpyHostToDevice) == cudaSuccess);
+    EXPECT(dt_cuda_write(inputs[t], host, 2 * (size_t)elements) == cudaSuccess);
   }
   free(host);
   EXPECT(cudaHostAlloc((void **)&end, sizeof *end, cudaHostAllocMapped) == cudaSuccess);
   EXPECT(cudaMalloc((void **)&wrong, sizeof *wrong) == cudaSuccess && cudaMalloc(&first, (size_t)bytes) == cudaSuccess);
-  EXPECT(cudaMemset(wrong, 0, sizeof *wrong) == cudaSuccess);
+  EXPECT(dt_cuda_fill(wrong, 0, sizeof *wrong) == cudaSuccess);
   EXPECT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking) == cudaSuccess);
   EXPECT(run(r) == DT_OK);
-  EXPECT(cudaMemcpy(first, dt_ulysses_output(ulysses), (size_t)bytes, cudaMemcpyDeviceToDevice) == cudaSuccess);
+  EXPECT(dt_cuda_write(first, dt_ulysses_output(ulysses), (size_t)bytes) == cudaSuccess);
   EXPECT(cudaDeviceSynchronize() == cudaSuccess);
   *(volatile uint32_t *)end = 0;
   EXPECT(support_hold(end, 10.0, other) == cudaSuccess);

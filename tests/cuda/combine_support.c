@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "cuda/driver.h"
+
 #include <draintile/gemm.h>
 
 dt_status support_plan(const support_shape *s, const int32_t *counts, dt_layout layout, dt_order order,
@@ -27,7 +29,7 @@ dt_status support_operand(const support_shape *s, uint64_t salt, const dt_plan *
     for (int64_t i = 0; i < group->rows; i++)
       support_fill(host + (group->row + i) * s->k, s->k, support_mix(seed ^ (uint64_t)i));
   }
-  const cudaError_t error = cudaMemcpy(to, host, 2 * (size_t)(rows_max * s->k), cudaMemcpyHostToDevice);
+  const cudaError_t error = dt_cuda_write(to, host, 2 * (size_t)(rows_max * s->k));
   free(host);
   return support_cuda(error, "operand");
 }
@@ -50,7 +52,7 @@ dt_status support_product(const support_shape *s, uint64_t salt, const dt_plan *
   CUDA(cudaMalloc(&out, bytes + 16));
   CUDA(cudaMalloc(&a, 2 * (size_t)((plan->rows + 1) * s->k)));
   CUDA(cudaMalloc((void **)&counts, (size_t)s->experts * sizeof *counts));
-  CUDA(cudaMemcpy(counts, rows, (size_t)s->experts * sizeof *rows, cudaMemcpyHostToDevice));
+  CUDA(dt_cuda_write(counts, rows, (size_t)s->experts * sizeof *rows));
   TRY(support_operand(s, salt, plan, plan->rows + 1, a));
   gemm.a = a;
   gemm.b = b;
@@ -76,7 +78,7 @@ dt_status support_expect(const support_shape *s, dt_plan *const *plans, uint16_t
         memcpy(host + group->dst_row * s->n, products[e] + group->row * s->n, 2 * (size_t)(group->rows * s->n));
     }
   CUDA(cudaMalloc((void **)expected, bytes));
-  const cudaError_t error = cudaMemcpy(*expected, host, bytes, cudaMemcpyHostToDevice);
+  const cudaError_t error = dt_cuda_write(*expected, host, bytes);
   free(host);
   return support_cuda(error, "expected");
 }
@@ -86,7 +88,7 @@ dt_status support_weights(const support_shape *s, uint16_t **b) {
   uint16_t *host = malloc(2 * (size_t)elements);
   support_fill(host, elements, 50 + (uint64_t)s->rank);
   CUDA(cudaMalloc((void **)b, 2 * (size_t)elements));
-  const cudaError_t error = cudaMemcpy(*b, host, 2 * (size_t)elements, cudaMemcpyHostToDevice);
+  const cudaError_t error = dt_cuda_write(*b, host, 2 * (size_t)elements);
   free(host);
   return support_cuda(error, "weights");
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/random.h"
+#include "cuda/driver.h"
 #include "support_gpus.h"
 
 enum { SAMPLES = 6 };
@@ -57,7 +58,7 @@ void moe_fill(uint16_t *to, size_t count, uint64_t seed, int power) {
 void *moe_to_device(const void *host, size_t bytes, dt_status *status) {
   void *device = NULL;
   if (!*status) *status = moe_cuda(cudaMalloc(&device, bytes + 16), "memory");
-  if (!*status && bytes) *status = moe_cuda(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "copy");
+  if (!*status && bytes) *status = moe_cuda(dt_cuda_write(device, host, bytes), "copy");
   return device;
 }
 

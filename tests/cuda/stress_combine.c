@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "cuda/combine_handle.h"
+#include "cuda/driver.h"
 
 enum { RANKS = 2, OPERATORS = 4, VARIANTS = 3, EACH_CHECK = 500, CONTROL_ROUNDS = 600, DELAY_NS = 12000 };
 
@@ -87,8 +88,7 @@ static dt_status prepare(rank_state *r, int index, uint32_t epoch) {
     if (laid_out[v]->rows + 1 > rows_max) rows_max = laid_out[v]->rows + 1;
     if (laid_out[v]->combine_rows + 1 > combine_rows_max) combine_rows_max = laid_out[v]->combine_rows + 1;
     CUDA(cudaMalloc((void **)&d->counts_of[v], width * sizeof **counts));
-    CUDA(cudaMemcpy(d->counts_of[v], counts[v] + (size_t)r->rank * width, width * sizeof **counts,
-                    cudaMemcpyHostToDevice));
+    CUDA(dt_cuda_write(d->counts_of[v], counts[v] + (size_t)r->rank * width, width * sizeof **counts));
   }
   TRY(dt_comm_barrier(r->comm, "products"));
   for (int v = 0; v < VARIANTS; v++) {
@@ -169,7 +169,7 @@ static dt_status work(rank_state *r) {
   CUDA(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking));
   CUDA(cudaStreamCreateWithFlags(&r->noise, cudaStreamNonBlocking));
   CUDA(cudaMalloc((void **)&r->wrong, sizeof *r->wrong));
-  CUDA(cudaMemset(r->wrong, 0, sizeof *r->wrong));
+  CUDA(dt_cuda_fill(r->wrong, 0, sizeof *r->wrong));
   const uint32_t epoch = (uint32_t)(0 - (uint64_t)(r->rounds / (2 * operators_of(r))));
   for (int i = 0; i < operators_of(r); i++) TRY(prepare(r, i, epoch));
   dt_random delays = {100 + (uint64_t)r->rank};

@@ -71,5 +71,6 @@ dt_status dt_extras_fill(void *matrix, int64_t elements) {
   for (; filled < bytes && error == cudaSuccess; filled *= 2)
     error = cudaMemcpy((char *)matrix + filled, matrix, filled <= bytes - filled ? filled : bytes - filled,
                        cudaMemcpyDeviceToDevice);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy); /* or streams would not wait for it */
   return dt_cuda_check(error, "matrix");
 }

@@ -49,7 +49,7 @@ static dt_status allocate(bench *b, int64_t queries) {
   status = dt_cuda_attention_workspace(&most, &bytes);
   if (status) return status;
   cudaError_t error = cudaMalloc(&b->workspace, bytes);
-  if (error == cudaSuccess) error = cudaMemset(b->workspace, 0, bytes);
+  if (error == cudaSuccess) error = cudaMemsetAsync(b->workspace, 0, bytes, b->stream);
   if (error == cudaSuccess) error = cudaEventCreate(&b->begin);
   if (error == cudaSuccess) error = cudaEventCreate(&b->end);
   return dt_cuda_check(error, "attention's matrices");

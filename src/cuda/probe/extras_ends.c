@@ -58,8 +58,8 @@ static dt_status allocate(wave *w) {
   if (error == cudaSuccess) error = cudaMalloc(&w->a, 2 * (size_t)w->rows * K);
   if (error == cudaSuccess) error = cudaMalloc(&w->b, 2 * N * K);
   if (error == cudaSuccess) error = cudaMalloc(&w->out, 2 * (size_t)w->rows * N);
-  if (error == cudaSuccess) error = cudaMemset(w->a, 0, 2 * (size_t)w->rows * K);
-  if (error == cudaSuccess) error = cudaMemset(w->b, 0, 2 * N * K);
+  if (error == cudaSuccess) error = cudaMemsetAsync(w->a, 0, 2 * (size_t)w->rows * K, w->stream);
+  if (error == cudaSuccess) error = cudaMemsetAsync(w->b, 0, 2 * N * K, w->stream);
   return dt_cuda_check(error, "one wave");
 }
 
