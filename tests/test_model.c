@@ -166,6 +166,26 @@ static void answers_over_the_box(void **state) {
   assert_string_equal(dt_answer_name(DT_ANSWER_UNDECIDED), "undecided");
 }
 
+/* A burst of hardly more than the capacity, where V/R and Q/R nearly cancel. */
+static void intervals_hold_where_bursts_just_overflow(void **state) {
+  (void)state;
+  dt_random random = {13};
+  for (int trial = 0; trial < 3000; trial++) {
+    double rate = 1e6 + 1e11 * dt_random_unit(&random), width = 1e-3 * dt_random_unit(&random);
+    double capacity = 1e3 + 1e8 * dt_random_unit(&random);
+    dt_burst_model_interval model = {
+        {0, 0, 0}, {rate, rate * (1 - width), rate * (1 + width)}, {capacity, capacity, capacity}};
+    dt_burst_question question = {capacity * (1 + 4e-16 * (1 + trial % 4)), 10 * capacity / rate, 1};
+    dt_answer answer;
+    dt_interval issue;
+    assert_int_equal(dt_burst_answer(&model, &question, &answer, &issue), DT_OK);
+    assert_true(issue.low <= issue.value && issue.value <= issue.high);
+    dt_burst_prediction p;
+    assert_int_equal(dt_burst_predict(&(dt_burst_model){0, rate, capacity}, &question, &p), DT_OK);
+    assert_true(p.t_issue_s == issue.value && p.t_issue_s == p.isolated_issue_s);
+  }
+}
+
 static void assert_refused(dt_status status, const char *field) {
   assert_int_equal(status, DT_ERR_ARGUMENT);
   if (strncmp(dt_error_detail(), field, strlen(field)) != 0) fail_msg("%s: %s", field, dt_error_detail());
@@ -217,6 +237,7 @@ int main(void) {
       cmocka_unit_test(sequence_settles_on_the_law),
       cmocka_unit_test(published_figures),
       cmocka_unit_test(answers_over_the_box),
+      cmocka_unit_test(intervals_hold_where_bursts_just_overflow),
       cmocka_unit_test(bad_values_name_the_field),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

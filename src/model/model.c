@@ -46,10 +46,11 @@ static dt_status check_result(const char *field, double value) {
                  "rate_bytes_per_s and t0_s");
 }
 
+/* V/R - Q/R is written (V - Q)/R: where the two nearly cancel, the difference of rounded quotients would fall and rise
+ * as R grows, and the ends of an interval would swap. */
 static double issue_time(const dt_burst_model *model, const dt_burst_question *question) {
-  double rate = model->rate_bytes_per_s, gap = question->gap_s;
-  if (question->aligned) gap = fmin(gap, model->capacity_bytes / rate);
-  return fmax(model->t0_s, question->burst_bytes / rate - gap);
+  double rate = model->rate_bytes_per_s, issue = fmax(model->t0_s, question->burst_bytes / rate - question->gap_s);
+  return question->aligned ? fmax(issue, (question->burst_bytes - model->capacity_bytes) / rate) : issue;
 }
 
 static int rate_ok(const dt_burst_model *model, const dt_burst_question *question) {

@@ -72,7 +72,9 @@ static dt_status fill_result(sim_world *world, dt_sim_result *result) {
     const sim_rank *rank = &world->rank[r];
     /* Without a reduction a rank is done when its peers' last rows are visible. */
     double end = fmax(start, fmax(rank->end, rank->peers.visible));
-    if (!isfinite(end)) return dt_fail(DT_ERR_ARGUMENT, "costs: rank %d ends at %g s; not finite", r, end);
+    if (!isfinite(end))
+      return dt_fail(DT_ERR_ARGUMENT, "costs: rank %d ends at %g s; allowed: costs that add up to a finite time", r,
+                     end);
     if (rank_total_s) rank_total_s[r] = end;
     total = fmax(total, end);
   }

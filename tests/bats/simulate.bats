@@ -45,6 +45,8 @@ simulate() { # further options
   refused 2 'experts: 9; allowed: a multiple of 2 ranks'
   run --separate-stderr simulate --link-rate 0
   refused 2 '--link-rate: "0"; allowed: more than 0'
+  run --separate-stderr "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 64 --gemm-rate 1e12 --copy-rate 1e-308
+  refused 2 'costs: rank 0 ends at inf s; allowed: costs that add up to a finite time'
   run --separate-stderr "$DRAINTILE" simulate --platform "$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json" \
     --workers 132 --ranks 2 --experts 8 --tokens 512 --trace "$BATS_TEST_TMPDIR/trace.json"
   refused 2 '--trace: .*; allowed: without a platform of GPUs'
