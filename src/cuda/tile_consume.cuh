@@ -73,9 +73,17 @@ DT_DEVICE bool dt_must_store_first(const dt_consumer &c) {
   return __any_sync(0xffffffffu, !dt_barrier_try(dt_stage_full(c.shared, c.step % DT_STAGES), c.step / DT_STAGES & 1));
 }
 
-/* Among how many steps the main loop spreads the pending tile's stores. */
-template <bool Layer> DT_DEVICE uint32_t dt_store_steps(const dt_pending &pending) {
-  return !Layer ? DT_STORE_STEPS : pending.column & 1 ? DT_STORE_STEPS_L1 : DT_STORE_STEPS_L2;
+/* The stage of the main loop in which the pending tile's next store step is due. They are spread over all stages, and
+ * the two warpgroups' differ: while one stores, the other feeds the tensor cores. Asked once a step and not in every
+ * stage, since what a warp does beside its multiplications takes time from them. */
+template <bool Layer, bool Narrow>
+DT_DEVICE uint32_t dt_store_due(const dt_pending &pending, uint32_t group, uint32_t k_blocks) {
+  if (pending.step >= dt_store_done<Layer>) return UINT32_MAX;
+  if (Narrow) return 0;
+  const uint32_t half_step = !Layer               ? 65536 / (2 * DT_STORE_STEPS) /* in 65536ths of the loop */
+                             : pending.column & 1 ? 65536 / (2 * DT_STORE_STEPS_L1)
+                                                  : 65536 / (2 * DT_STORE_STEPS_L2);
+  return min(((2 * pending.step + group) * k_blocks * half_step + 65535) >> 16, k_blocks - 1);
 }
 
 /* One tile: its main loop, during which the tile before is stored, then packing it. Columns of the accumulators: 256,
@@ -84,20 +92,24 @@ template <bool Layer> DT_DEVICE uint32_t dt_store_steps(const dt_pending &pendin
 template <bool Layer, int Stores, int Columns>
 DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
   const uint32_t shared = c.shared, group = c.warp / 4, shape = c.tile.shape, phase = dt_tile_phase<Layer>(shape);
-  const uint32_t slabs = dt_slabs<Layer>(c);
-  const uint32_t a0 = dt_mma_start(shared) + group * DT_MMA_ROWS64, b0 = dt_mma_start(shared + DT_STAGE_A_BYTES);
-  const uint32_t k_blocks = (uint32_t)(Layer && phase == DT_TASK_L1 ? dt_layer_of(gemm).l1_k_blocks : gemm.k_blocks);
+  uint32_t slabs = dt_slabs<Layer>(c);
+  const uint32_t a0 = dt_mma_start(shared) + group * DT_MMA_ROWS64;
+  uint32_t k_blocks = (uint32_t)(Layer && phase == DT_TASK_L1 ? dt_layer_of(gemm).l1_k_blocks : gemm.k_blocks);
+  if (Layer) asm volatile("" : "+r"(k_blocks)); /* else it is loaded in every stage */
   constexpr bool Narrow = Columns == 128, Turned = Columns != 256 && !Narrow, Split = Stores == DT_STORES_SPLIT;
   const int32_t slab_row = (int32_t)(16 * c.warp); /* of the tile: where this warp's 16 rows start, or columns */
   float d[128];
   dt_stamp_begin(shared, DT_STAMP_TILE, shape);
+  uint32_t due = dt_store_due<Layer, Narrow>(c.pending, group, k_blocks);
   for (uint32_t k = 0; k < k_blocks; k++, c.step++) {
     const uint32_t stage = c.step % DT_STAGES;
     const bool hold = Layer && k == 0 && dt_must_store_first(c);
     if (!hold) dt_wait<Layer>(gemm, shared, dt_stage_full(shared, stage), c.step / DT_STAGES & 1, DT_TILE_ERROR_FULL);
     dt_stamp_operands(shared, k == 0);
     if (!hold && dt_tile_rows(shape) > (int32_t)(64 * group)) {
-      const uint32_t a = a0 + stage * (DT_STAGE_BYTES / 16), b = b0 + stage * (DT_STAGE_BYTES / 16);
+      /* From one lane: then the descriptors are made in uniform registers, without four moves to them each. */
+      const uint32_t a = __shfl_sync(0xffffffffu, a0 + stage * (DT_STAGE_BYTES / 16), 0);
+      const uint32_t b = a - group * DT_MMA_ROWS64 + DT_STAGE_A_BYTES / 16;
       dt_mma_fence();
 #pragma unroll
       for (uint32_t i = 0; i < DT_TILE_K / 16; i++) {
@@ -111,11 +123,11 @@ DT_DEVICE void dt_consume_tile(const dt_tile_gemm &gemm, dt_consumer &c) {
       }
       dt_mma_commit();
     }
-    /* The two warpgroups store at different times: while one does, the other feeds the tensor cores. */
-    while (c.pending.step < dt_store_done<Layer> &&
-           (Narrow || hold || (2 * c.pending.step + group) * k_blocks <= 2 * dt_store_steps<Layer>(c.pending) * k ||
-            k + 1 == k_blocks))
+    while (k >= due || (hold && c.pending.step < dt_store_done<Layer>)) {
+      if (Stores != DT_STORES_ANY) asm volatile("" : "+r"(slabs)); /* else its addresses are kept, and others spilled */
       dt_store_next<Layer, Stores>(gemm, c.pending, shared, slabs);
+      due = dt_store_due<Layer, Narrow>(c.pending, group, k_blocks);
+    }
     if (hold) {
       dt_tile_stored<Layer>(gemm, shared, c.sequence - 2);
       c.pending.step = DT_STORE_TOLD;
@@ -182,6 +194,7 @@ template <int Stores, int Columns> DT_DEVICE void dt_consume_turned(const dt_til
 /* Every lane's copy of the first task, and nothing to store yet. */
 template <bool Layer, bool Split>
 DT_DEVICE void dt_consumer_start(const dt_tile_gemm &gemm, dt_consumer &c, uint32_t shared, uint32_t rank) {
+  asm volatile("" : "+r"(shared)); /* else it is kept twice, once as what it was made of */
   c.shared = shared;
   c.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   c.step = c.sequence = 0;
