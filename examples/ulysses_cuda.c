@@ -138,7 +138,7 @@ static dt_status largest_error(const rank *r, double *worst) {
       norm += expected[i] * expected[i];
     }
     const double error = sqrt(difference / norm);
-    if (!(error <= *worst)) *worst = error; /* a NaN too */
+    if (!(error <= *worst)) *worst = isnan(error) ? INFINITY : error;
   }
   return status;
 }

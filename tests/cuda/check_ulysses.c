@@ -305,7 +305,7 @@ static dt_status check_rows(rank *r) {
         norm += expected[e] * expected[e];
       }
       const double relative = norm > 0 ? sqrt(error / norm) : error == 0 ? 0 : INFINITY;
-      if (!(relative <= r->error)) r->error = relative;
+      if (!(relative <= r->error)) r->error = isnan(relative) ? INFINITY : relative;
     }
   }
   free(expected);

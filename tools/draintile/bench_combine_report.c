@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "commands.h"
+#include "figures.h"
 #include "table.h"
 
 const char *const router_names[] = {"balanced", "moderate", "stress", "crossed", NULL};
@@ -109,7 +110,7 @@ void combine_print(const dt_combine_bench *bench, const combine_limit *l, const 
     if (!t->done) continue;
     if (!isnan(t->median_s)) printf(" %s %.1f", method_names[m], 1e6 * t->median_s);
     if (m < DT_METHOD_GEMM && t->words_wrong > 0) wrong += t->words_wrong;
-    if (m < DT_METHOD_GEMM && !(t->max_relative_error <= error)) error = t->max_relative_error;
+    if (m < DT_METHOD_GEMM) figures_raise(&error, t->max_relative_error);
   }
   printf(" us; wrong %lld, error %.1e; predicted signal %.1f direct %.1f; %.2f s\n", wrong, error,
          1e6 * prediction->signal_s, 1e6 * prediction->direct_s, bench->wall_s);

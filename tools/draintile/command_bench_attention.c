@@ -82,7 +82,7 @@ static void judge(attention_bench *all, const dt_ulysses_bench *bench) {
   if (!(bench->max_relative_error <= figures_tolerance(DT_DTYPE_BF16)))
     all->code = log_fail(TOOL_CHECK_FAILED, "%s: relative error %g; allowed: up to %g", name, bench->max_relative_error,
                          figures_tolerance(DT_DTYPE_BF16));
-  if (!(bench->max_relative_error <= all->error)) all->error = bench->max_relative_error;
+  figures_raise(&all->error, bench->max_relative_error);
 }
 
 /* NaN until there is one. */

@@ -43,7 +43,7 @@ static void judge(combine_run *run, const dt_combine_bench *bench) {
                    method_names[m], t->max_relative_error, figures_tolerance(DT_DTYPE_BF16));
     run->checks++;
     run->passed += near && (!held || t->words_wrong == 0);
-    if (!(t->max_relative_error <= run->error)) run->error = t->max_relative_error;
+    figures_raise(&run->error, t->max_relative_error);
   }
 }
 

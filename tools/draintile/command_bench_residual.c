@@ -75,7 +75,7 @@ static int measure(residual_job *job, int32_t tokens, residual_row *row) {
     row->samples_s[i] = fused->samples_s[i] - kernel->samples_s[i];
   if (row->samples_s) figures_quartiles(row->samples_s, job->repeat, &row->low_s, &row->median_s, &row->high_s);
   if (fused->words_wrong > 0) job->wrong += fused->words_wrong;
-  if (!(bench->max_relative_error <= job->error)) job->error = bench->max_relative_error;
+  figures_raise(&job->error, bench->max_relative_error);
   job->gpus = bench->gpus;
   memcpy(job->device, bench->device, sizeof job->device);
   dt_ulysses_bench_destroy(bench);

@@ -45,6 +45,10 @@ double figures_token_error(dt_dtype dtype, const double *y, const double *refere
   return isnan(error) ? INFINITY : error;
 }
 
+void figures_raise(double *worst, double error) {
+  if (!isnan(*worst) && !(error <= *worst)) *worst = error;
+}
+
 void figures_verdict_add(figures_verdict *verdict, double error, int64_t token) {
   if (verdict->worst_token >= 0 && error <= verdict->max_relative_error) return;
   verdict->max_relative_error = error;

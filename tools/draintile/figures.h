@@ -18,6 +18,9 @@ double figures_tolerance(dt_dtype dtype);
  * wrong. */
 double figures_token_error(dt_dtype dtype, const double *y, const double *reference, int64_t count);
 
+/* Raises *worst to an error that is worse; once it is NaN it stays that, which passes no check. */
+void figures_raise(double *worst, double error);
+
 /* How an output compares with serial's and with the reference. */
 typedef struct figures_verdict {
   int32_t bit_equal;         /* every output, warm-up included, equals serial's first */
