@@ -11,9 +11,9 @@
 
 #include <draintile/calibrate.h>
 
+#include "calibrate/calibration.h"
 #include "core/random.h"
 #include "cpu/probe.h"
-#include "io/calibration.h"
 #include "model/experiments.h"
 
 /* A link with R, Q and T0 = t0_s_per_byte*B that never lies, but for noise. */

@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "calibrate/calibration.h"
 #include "core/error.h"
 #include "cuda/driver.h"
 #include "cuda/libraries.h"
 #include "extras.h"
-#include "io/calibration.h"
 
 /* NVML, loaded at run time, only ever reads. */
 enum { NVML_SM = 1, NVML_MEMORY = 2 };

@@ -1,6 +1,6 @@
 /* What dt_calibrate and dt_verify share: the machine under the probe, and the sets of bursts that it is asked for. */
-#ifndef DT_IO_CALIBRATION_H
-#define DT_IO_CALIBRATION_H
+#ifndef DT_CALIBRATION_H
+#define DT_CALIBRATION_H
 
 #include <draintile/calibrate.h>
 
