@@ -99,15 +99,7 @@ DT_DEVICE void dt_send_early(const dt_moe_plan &p, int32_t tokens, int32_t block
     for (uint32_t left = __reduce_or_sync(0xffffffffu, to == p.rank ? 0 : 1u << to); left != 0; left &= left - 1) {
       const int32_t r = __ffs((int)left) - 1, k = (p.rank + p.ranks - r - 1) % p.ranks;
       uint4 *row = (uint4 *)(p.staging_of[r] + (k * p.tokens_max + t) * p.row_bytes);
-      for (int32_t w = lane; w < words; w += 32 * AHEAD) {
-        uint4 v[AHEAD];
-#pragma unroll
-        for (int32_t j = 0; j < AHEAD; j++)
-          if (w + 32 * j < words) v[j] = dt_load_row(from + w + 32 * j);
-#pragma unroll
-        for (int32_t j = 0; j < AHEAD; j++)
-          if (w + 32 * j < words) dt_store_global(row + w + 32 * j, v[j]);
-      }
+      dt_copy_row<AHEAD>(row, from, words);
     }
   }
   dt_fence_async_global(); /* the reader may copy the rows by the bulk copy engine */

@@ -48,16 +48,7 @@ DT_DEVICE bool dt_expand_piece(const dt_tile_layer &layer, const dt_layer_piece 
 #pragma unroll 1
   for (int32_t i = 0; i < piece.rows; i++, to += words) {
     const uint4 *from = (const uint4 *)__shfl_sync(0xffffffffu, (unsigned long long)mine, i);
-#pragma unroll 1
-    for (int32_t w = lane; w < words; w += 32 * AHEAD) {
-      uint4 v[AHEAD];
-#pragma unroll
-      for (int32_t j = 0; j < AHEAD; j++)
-        if (w + 32 * j < words) v[j] = dt_load_row(from + w + 32 * j);
-#pragma unroll
-      for (int32_t j = 0; j < AHEAD; j++)
-        if (w + 32 * j < words) dt_store_global(to + w + 32 * j, v[j]);
-    }
+    dt_copy_row<AHEAD>(to, from, words);
   }
   dt_fence_async_global(); /* the reader loads the rows through the copy engine */
   __syncwarp();

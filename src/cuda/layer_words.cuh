@@ -21,6 +21,19 @@ DT_DEVICE uint4 dt_load_row(const uint4 *from) {
                : "memory");
   return v;
 }
+/* A row of `words` of 16 bytes, read once; the whole warp, Ahead loads of a lane under way. */
+template <int32_t Ahead> DT_DEVICE void dt_copy_row(uint4 *to, const uint4 *from, int32_t words) {
+#pragma unroll 1
+  for (int32_t w = (int32_t)(threadIdx.x % 32); w < words; w += 32 * Ahead) {
+    uint4 v[Ahead];
+#pragma unroll
+    for (int32_t j = 0; j < Ahead; j++)
+      if (w + 32 * j < words) v[j] = dt_load_row(from + w + 32 * j);
+#pragma unroll
+    for (int32_t j = 0; j < Ahead; j++)
+      if (w + 32 * j < words) dt_store_global(to + w + 32 * j, v[j]);
+  }
+}
 
 DT_DEVICE void dt_pause_us(uint32_t us) {
   const uint32_t start = dt_time_us();
