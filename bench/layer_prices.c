@@ -13,16 +13,6 @@
 
 enum { RANKS = 2, SEED = 1, SMS = 132, ORDERS = 5 };
 
-static int router_of(const char *name, dt_moe_router *router) {
-  static const char *const names[] = {"balanced", "skewed", "crossed"};
-  for (int i = 0; i < 3; i++)
-    if (strcmp(names[i], name) == 0) {
-      *router = (dt_moe_router)i;
-      return 1;
-    }
-  return 0;
-}
-
 static int fail(const char *what) {
   fprintf(stderr, "bench_layer_prices: %s: %s\n", what, dt_error_detail());
   return 1;
@@ -36,7 +26,7 @@ static int price(const dt_platform *platform, const char *name, const char *rout
                                                 {.schedule = DT_SCHEDULE_ALTERNATE}};
   const dt_moe_shape *shape = dt_moe_shape_find(name);
   dt_moe_router router;
-  if (!shape || !router_of(router_name, &router) || tokens < 1) return fail("row");
+  if (!shape || dt_moe_router_parse(router_name, &router) || tokens < 1) return fail("row");
   const size_t slots = (size_t)RANKS * (size_t)tokens * (size_t)shape->top_k;
   const int64_t each[RANKS] = {tokens, tokens};
   int32_t *ids = malloc(slots * sizeof *ids), *counts = calloc((size_t)RANKS * (size_t)shape->experts, sizeof *counts);

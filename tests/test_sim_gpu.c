@@ -58,19 +58,16 @@ static void start_layer(int64_t hidden, int64_t intermediate, int32_t experts, i
 
 /* A model's layer, routed as the benchmark does. */
 static void routed_layer(const char *name, const char *router, int64_t tokens, layer *l) {
-  static const char *const routers[] = {"balanced", "skewed", "crossed"};
   const dt_moe_shape *shape = dt_moe_shape_find(name);
-  int which = 0;
-  while (which < 3 && strcmp(routers[which], router) != 0) which++;
+  dt_moe_router which;
   assert_non_null(shape);
-  assert_true(which < 3);
+  assert_int_equal(dt_moe_router_parse(router, &which), DT_OK);
   start_layer(shape->hidden, shape->intermediate, shape->experts, shape->top_k, l);
   const size_t each = (size_t)tokens * (size_t)shape->top_k;
   int32_t *ids = malloc(RANKS * each * sizeof *ids);
   float *weights = malloc(RANKS * each * sizeof *weights);
   assert_true(ids && weights);
-  assert_int_equal(dt_moe_route((dt_moe_router)which, SEED, RANKS, shape->experts, shape->top_k, tokens, ids, weights),
-                   DT_OK);
+  assert_int_equal(dt_moe_route(which, SEED, RANKS, shape->experts, shape->top_k, tokens, ids, weights), DT_OK);
   for (size_t i = 0; i < RANKS * each; i++) l->counts[i / each * (size_t)shape->experts + (size_t)ids[i]]++;
   for (int r = 0; r < RANKS; r++) l->tokens[r] = tokens;
   free(ids), free(weights);

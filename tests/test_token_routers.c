@@ -124,9 +124,23 @@ static void test_shapes(void **state) {
   assert_null(dt_moe_shape_find("mixtra"));
 }
 
+static void test_names(void **state) {
+  (void)state;
+  dt_moe_router router = DT_MOE_ROUTER_CROSSED;
+  assert_int_equal(dt_moe_router_parse("balanced", &router), DT_OK);
+  assert_int_equal(router, DT_MOE_ROUTER_BALANCED);
+  assert_int_equal(dt_moe_router_parse("crossed", &router), DT_OK);
+  assert_int_equal(router, DT_MOE_ROUTER_CROSSED);
+  assert_int_equal(dt_moe_router_parse("skewed", &router), DT_OK);
+  assert_int_equal(dt_moe_router_parse("skew", &router), DT_ERR_ARGUMENT);
+  assert_string_equal(dt_error_detail(), "router: skew; one of balanced, skewed, crossed");
+  assert_int_equal(router, DT_MOE_ROUTER_SKEWED);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_balanced), cmocka_unit_test(test_crossed),
                                      cmocka_unit_test(test_skewed),   cmocka_unit_test(test_seeds),
-                                     cmocka_unit_test(test_refused),  cmocka_unit_test(test_shapes)};
+                                     cmocka_unit_test(test_refused),  cmocka_unit_test(test_shapes),
+                                     cmocka_unit_test(test_names)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,11 +54,12 @@ void dt_moe_shape_model(const dt_moe_shape *shape, int32_t ranks, dt_layer_model
  * one, and no token one expert twice. skewed: drawn without replacement with weights rank^-0.5 under a random
  * permutation. crossed: as balanced, but over the experts of the next rank alone: on two ranks the remote share of a
  * large group. */
-typedef enum dt_moe_router {
-  DT_MOE_ROUTER_BALANCED = 0,
-  DT_MOE_ROUTER_SKEWED = 1,
-  DT_MOE_ROUTER_CROSSED = 2
-} dt_moe_router;
+#define DT_MOE_ROUTER_TABLE(X) X(BALANCED, "balanced") X(SKEWED, "skewed") X(CROSSED, "crossed")
+#define DT_MOE_ROUTER_VALUE(id, name) DT_MOE_ROUTER_##id,
+typedef enum dt_moe_router { DT_MOE_ROUTER_TABLE(DT_MOE_ROUTER_VALUE) } dt_moe_router;
+#undef DT_MOE_ROUTER_VALUE
+/* By name. DT_ERR_ARGUMENT names what is allowed. */
+dt_status dt_moe_router_parse(const char *text, dt_moe_router *router);
 /* ids, weights: [ranks][tokens][top_k]; a token's weights sum to 1. Pure: a seed gives the same everywhere.
  * DT_ERR_ARGUMENT names the field: experts must divide among the ranks, and a token needs top_k different ones. */
 dt_status dt_moe_route(dt_moe_router router, uint64_t seed, int32_t ranks, int32_t experts, int32_t top_k,

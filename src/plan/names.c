@@ -1,3 +1,4 @@
+#include <draintile/moe_bench.h>
 #include <draintile/plan.h>
 
 #include <stdio.h>
@@ -9,6 +10,10 @@ static const char *const layouts[] = {"packed", "aligned"};
 static const char *const orders[] = {"natural", "remote-first", "paced"};
 static const char *const schedules[] = {"serial", "signal", "direct", "wave", "interleave", "alternate"};
 static const char *const phases[] = {"dispatch", "l1", "l2", "reduce", "shared", "segment"};
+
+#define ROUTER_NAME(id, name) name,
+static const char *const moe_routers[] = {DT_MOE_ROUTER_TABLE(ROUTER_NAME)};
+#undef ROUTER_NAME
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -63,6 +68,13 @@ dt_status dt_schedule_parse(const char *text, dt_schedule *out) {
   int value = 0;
   dt_status status = parse("schedule", schedules, LENGTH(schedules), text, &value);
   if (status == DT_OK) *out = (dt_schedule)value;
+  return status;
+}
+
+dt_status dt_moe_router_parse(const char *text, dt_moe_router *out) {
+  int value = 0;
+  dt_status status = parse("router", moe_routers, LENGTH(moe_routers), text, &value);
+  if (status == DT_OK) *out = (dt_moe_router)value;
   return status;
 }
 

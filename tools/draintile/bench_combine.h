@@ -7,7 +7,7 @@
 
 #include "json.h"
 
-extern const char *const router_names[];
+extern const char *const bench_combine_routers[];
 extern const char *const launch_names[], *const entry_names[], *const pacing_names[]; /* by their enums */
 extern const char *const method_names[];                                              /* by dt_combine_method */
 

@@ -7,7 +7,7 @@
 #include "figures.h"
 #include "table.h"
 
-const char *const router_names[] = {"balanced", "moderate", "stress", "crossed", NULL};
+const char *const bench_combine_routers[] = {"balanced", "moderate", "stress", "crossed", NULL};
 const char *const method_names[] = {"loop",       "grouped",       "bulk",   "signal",      "direct",
                                     "loop-graph", "grouped-graph", "gemm",   "cublas-gemm", "gemm-reserved",
                                     "reduce",     "exchange",      "counts", NULL};
@@ -25,7 +25,7 @@ static double least(const double *samples_s, int32_t count) {
 
 static void print_setting(const dt_combine_bench_case *s) {
   printf("M %lld N %lld K %lld E %d %s", (long long)s->rows, (long long)s->n, (long long)s->k, s->experts,
-         router_names[s->router]);
+         bench_combine_routers[s->router]);
   printf(" consumers %d segment %d raster %d %s %s", s->consumers, s->segment_bands, s->raster_bands,
          layout_names[s->layout], order_names[s->order]);
   printf(" launch %s entry %s pacing %s", launch_names[s->launch], entry_names[s->entry], pacing_names[s->pacing]);
@@ -120,7 +120,7 @@ void combine_print(const dt_combine_bench *bench, const combine_limit *l, const 
 json_t *combine_setting_json(const dt_combine_bench_case *s) {
   return json_pack("{s:o, s:o, s:o, s:i, s:s, s:o, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:s}", "rows",
                    json_whole(s->rows), "n", json_whole(s->n), "k", json_whole(s->k), "experts", (int)s->experts,
-                   "router", router_names[s->router], "seed", json_whole((int64_t)s->seed), "consumers",
+                   "router", bench_combine_routers[s->router], "seed", json_whole((int64_t)s->seed), "consumers",
                    (int)s->consumers, "segment_bands", (int)s->segment_bands, "raster_bands", (int)s->raster_bands,
                    "layout", layout_names[s->layout], "order", order_names[s->order], "launch", launch_names[s->launch],
                    "entry", entry_names[s->entry], "pacing", pacing_names[s->pacing]);

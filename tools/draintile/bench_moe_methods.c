@@ -11,7 +11,11 @@ const char *const bench_moe_models[] = {
     DT_MOE_SHAPE_TABLE(MODEL_NAME)
 #undef MODEL_NAME
         NULL};
-const char *const bench_moe_routers[] = {"balanced", "skewed", "crossed", NULL};
+const char *const bench_moe_routers[] = {
+#define ROUTER_NAME(id, name) name,
+    DT_MOE_ROUTER_TABLE(ROUTER_NAME)
+#undef ROUTER_NAME
+        NULL};
 
 /* wave: by tiles. wave-published: so many experts a wave that there are two L1 tiles a multiprocessor, the rule of the
  * published baseline. */
