@@ -126,8 +126,11 @@ int main(int argc, char **argv) {
     printf("skipped: no Hopper GPU\n");
     return MOE_SKIPPED;
   }
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-    if ((argc < 2 || (size_t)atoi(argv[1]) == i) && !moe_check_threads("dedup", &shapes[i], devices, sms, work))
-      return 1;
-  return 0;
+  int checked = 0;
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    if (argc > 1 && (size_t)atoi(argv[1]) != i) continue;
+    if (!moe_check_threads("dedup", &shapes[i], devices, sms, work)) return 1;
+    checked++;
+  }
+  return checked == 0; /* no such shape */
 }

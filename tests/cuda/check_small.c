@@ -151,12 +151,24 @@ static int wanted(const char *name, int argc, char **argv) {
   return argc < 2;
 }
 
+/* A word that names none would check nothing. */
+static int known(int argc, char **argv) {
+  static const char *const names[] = {"combine", "moe", "moe-short", "attention"};
+  for (int i = 1; i < argc; i++) {
+    size_t n = 0;
+    while (n < sizeof names / sizeof *names && strcmp(argv[i], names[n]) != 0) n++;
+    if (n == sizeof names / sizeof *names) return printf("FAIL %s: combine, moe, moe-short or attention\n", argv[i]), 0;
+  }
+  return 1;
+}
+
 int main(int argc, char **argv) {
   /* Four tasks, an L1 and an L2 an expert, of one stage of 64 and of two; all of one. */
   static const moe_shape shape = {1, 64, 72, 2, 2, TOKENS, 0, 0}, short_shape = {1, 56, 40, 2, 2, TOKENS, 0, 0};
   dt_comm_config config;
   dt_comm *control = NULL, *comm = NULL;
   int sms = 0, good = 1;
+  if (!known(argc, argv)) return 1;
   if (moe_devices(&sms) == 0) {
     printf("skipped: no Hopper GPU\n");
     return MOE_SKIPPED;
