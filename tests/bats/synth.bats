@@ -86,7 +86,8 @@ moments() { # file
   local count zeros mean deviation
   for file in t q; do
     read -r count zeros mean deviation < <(moments "$BATS_TEST_TMPDIR/$file")
-    [ "$count" -ge 32000 ] && [ "$zeros" -lt 3 ]
+    [ "$count" -ge 32000 ]
+    [ "$zeros" -lt 3 ]
     awk -v m="$mean" -v d="$deviation" 'BEGIN { exit !(m > -0.03 && m < 0.03 && d > 0.97 && d < 1.03) }'
   done
 }
