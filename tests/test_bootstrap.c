@@ -5,11 +5,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "core/statistics.h"
 #include "model/bootstrap.h"
 #include "model/fit.h"
 #include "model/probe.h"
@@ -121,13 +123,46 @@ static void active_producers(void **state) {
   assert_true(active(100000, 20e-6) == 1);
   assert_true(active(100000, 150e-6) == 2); /* each window holds the next producer's burst too */
   assert_true(active(100000, 1) > 4);       /* a window over all trains holds bursts of several */
+  assert_true(active(0, 0) == 0);           /* of a link without capacity, bursts at the same instant */
+}
+
+/* Type 7 on sorted samples, the definition. */
+static double quantile_of_sorted(const double *sorted, size_t count, double p) {
+  const double at = p * (double)(count - 1);
+  const size_t low = (size_t)at, high = low + 1 < count ? low + 1 : low;
+  return sorted[low] + (at - (double)low) * (sorted[high] - sorted[low]);
+}
+
+/* Ties, both signs, zeros, infinities, values of all sizes: to the bit what sorting gives. */
+static void quantiles(void **state) {
+  (void)state;
+  dt_random random = {3};
+  int finite = 0;
+  for (int trial = 0; trial < 5000; trial++) {
+    double samples[64], sorted[64];
+    const size_t count = 1 + dt_random_below(&random, 64);
+    for (size_t i = 0; i < count; i++) {
+      const uint64_t kind = dt_random_below(&random, 8);
+      samples[i] = ldexp(dt_random_unit(&random) - 0.5, (int)dt_random_below(&random, 2000) - 1000);
+      if (kind == 0) samples[i] = samples[0];
+      if (kind == 1) samples[i] = 0;
+      if (kind == 2 && trial % 10 == 0) samples[i] = INFINITY;
+    }
+    memcpy(sorted, samples, sizeof sorted);
+    qsort(sorted, count, sizeof *sorted, dt_ascending);
+    const double p = trial % 3 ? dt_random_unit(&random) : 0.5;
+    const double expected = quantile_of_sorted(sorted, count, p), found = dt_quantile(samples, count, p);
+    assert_true(found == expected || (isnan(found) && isnan(expected)));
+    finite += isfinite(found);
+  }
+  assert_true(finite > 4000);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(median_of_uniform_samples), cmocka_unit_test(rounds_stay_whole),
       cmocka_unit_test(same_seed_same_interval),   cmocka_unit_test(constant_and_single_samples),
-      cmocka_unit_test(active_producers),
+      cmocka_unit_test(active_producers),          cmocka_unit_test(quantiles),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

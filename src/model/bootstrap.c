@@ -96,6 +96,10 @@ double dt_resample_median(dt_resample *r) {
   return 0.5 * (r->values[(r->taken - 1) / 2] + r->values[r->taken / 2]);
 }
 
+dt_status dt_resample_status(const dt_resample *r) {
+  return r->failed ? dt_fail(DT_ERR_MEMORY, "bootstrap: %zu samples", r->count) : DT_OK;
+}
+
 dt_status dt_bootstrap_median(const double *samples, size_t count, int32_t replicates, uint64_t seed,
                               dt_interval *interval) {
   int32_t *rounds = malloc((count ? count : 1) * sizeof *rounds);
@@ -110,6 +114,7 @@ dt_status dt_bootstrap_median(const double *samples, size_t count, int32_t repli
     for (size_t i = 0; i < count; i++) dt_resample_take(resample, i, samples[i]);
     medians[r] = dt_resample_median(resample);
   }
+  if (!status) status = dt_resample_status(resample);
   if (!status) {
     double value = dt_median(samples, count);
     *interval = (dt_interval){value, value, value};

@@ -21,7 +21,8 @@ void dt_resample_draw(dt_resample *resample); /* the next replicate */
 void dt_resample_clear(dt_resample *resample);
 void dt_resample_take(dt_resample *resample, size_t sample, double value);
 size_t dt_resample_count(const dt_resample *resample);
-double dt_resample_median(dt_resample *resample); /* NaN when nothing was taken */
+double dt_resample_median(dt_resample *resample);          /* NaN when nothing was taken */
+dt_status dt_resample_status(const dt_resample *resample); /* DT_ERR_MEMORY: a value taken found no room */
 
 /* The median of independent samples with its 95 % bootstrap interval. DT_ERR_MEMORY. */
 dt_status dt_bootstrap_median(const double *samples, size_t count, int32_t replicates, uint64_t seed,

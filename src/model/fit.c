@@ -339,6 +339,7 @@ dt_status dt_fit_samples(const dt_fit_sample *samples, size_t count, int32_t rep
   if (!status) status = dt_resample_create(rounds, count, seed, &f.resample);
   if (!status) status = fit_values(&f, &result);
   if (!status) status = fit_intervals(&f, replicates, &result);
+  if (!status) status = dt_resample_status(f.resample);
   dt_resample_destroy(f.resample);
   free(rounds), free(f.state);
   if (!status) *fit = result;

@@ -91,7 +91,7 @@ dt_status dt_fit_compare(const dt_fit *fit, dt_law law, const dt_fit_sample *sam
                          int32_t held_out, dt_fit_error *error);
 
 /* K_act: 95th percentile over burst starts t of the number of bursts that start in [t, t + window_s), window Q/R.
- * starts_s is sorted in place. */
+ * starts_s is scratch afterwards. */
 double dt_fit_active_producers(double *starts_s, size_t count, double window_s);
 
 #endif

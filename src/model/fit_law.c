@@ -84,14 +84,11 @@ dt_status dt_fit_compare(const dt_fit *fit, dt_law law, const dt_fit_sample *sam
 }
 
 double dt_fit_active_producers(double *starts_s, size_t count, double window_s) {
-  double *active = malloc((count ? count : 1) * sizeof *active);
-  if (!active) return NAN;
   qsort(starts_s, count, sizeof *starts_s, dt_ascending);
   for (size_t i = 0, end = 0; i < count; i++) {
+    if (end < i) end = i; /* a window of nothing holds none */
     while (end < count && starts_s[end] < starts_s[i] + window_s) end++;
-    active[i] = (double)(end - i);
+    starts_s[i] = (double)(end - i); /* no later burst looks at this start */
   }
-  double p95 = dt_quantile(active, count, 0.95);
-  free(active);
-  return p95;
+  return dt_quantile(starts_s, count, 0.95);
 }
