@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "json_path.h"
 #include "safetensors.h"
 
 enum { MAX_WIDTH = 1 << 24, MAX_COUNT = 1 << 20 }; /* keeps every product of two sizes far inside 64 bits */
@@ -18,10 +19,12 @@ static const char *const family_names[] = {
 dt_status dt_parse_object(const char *path, const char *text, size_t bytes, json_t **object) {
   json_error_t error;
   char what[JSON_ERROR_TEXT_LENGTH];
-  json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-  if (!root) {
+  dt_status status;
+  json_t *root = dt_json_parse(path, text, bytes, &error, &status);
+  if (status == DT_ERR_INPUT) {
     return dt_fail(DT_ERR_INPUT, "%s: line %d: %s", path, error.line, dt_printable(error.text, what, sizeof what));
   }
+  if (status != DT_OK) return status;
   if (!json_is_object(root)) {
     json_decref(root);
     return dt_fail(DT_ERR_INPUT, "%s: must be a JSON object", path);

@@ -102,8 +102,9 @@ dt_status dt_output_open(const char *path, dt_output_file *file) {
     *file = made;
     return DT_OK;
   }
-  const dt_status status =
-      dt_fail(DT_ERR_IO, "%s: cannot %s: %s", path, made.in_place ? "open" : "create a file there", strerror(errno));
+  const int cause = errno;
+  const dt_status status = dt_fail(cause == ENOMEM ? DT_ERR_MEMORY : DT_ERR_IO, "%s: cannot %s: %s", path,
+                                   made.in_place ? "open" : "create a file there", strerror(cause));
   if (descriptor >= 0) close(descriptor);
   if (made.temporary) unlink(made.temporary);
   free(made.path);
@@ -128,7 +129,8 @@ dt_status dt_output_commit(dt_output_file *file) {
     failed = 1;
     cause = errno;
   }
-  const dt_status status = failed ? dt_fail(DT_ERR_IO, "%s: cannot write: %s", file->path, strerror(cause)) : DT_OK;
+  const dt_status code = cause == ENOMEM ? DT_ERR_MEMORY : DT_ERR_IO;
+  const dt_status status = failed ? dt_fail(code, "%s: cannot write: %s", file->path, strerror(cause)) : DT_OK;
   release(file);
   return status;
 }

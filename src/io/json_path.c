@@ -1,7 +1,10 @@
 #include "json_path.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "core/error.h"
 
 enum { DEPTH = 16, KEY = 64 };
 
@@ -25,6 +28,16 @@ static size_t skip_string(const char *text, size_t end, size_t at, char *key) {
 static void append(char *out, size_t size, const char *text) {
   size_t used = strlen(out);
   snprintf(out + used, size - used, "%s", text);
+}
+
+json_t *dt_json_parse(const char *path, const char *text, size_t bytes, json_error_t *error, dt_status *status) {
+  errno = 0;
+  json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, error);
+  *status = DT_OK;
+  if (root) return root;
+  const int memory = errno == ENOMEM || !error->text[0]; /* jansson blames the text, or says nothing */
+  *status = memory ? dt_fail(DT_ERR_MEMORY, "%s: no memory to read it", path) : DT_ERR_INPUT;
+  return NULL;
 }
 
 void dt_json_path(const char *text, size_t length, size_t position, char *out, size_t size) {

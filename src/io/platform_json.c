@@ -165,7 +165,8 @@ static dt_status read_table(dt_platform *platform, size_t index, const json_t *o
   if (!points) return dt_fail(DT_ERR_MEMORY, "%s.points: no memory", where);
   status = read_points(object, where, &table, points);
   if (!status) status = dt_platform_check_table(&table, where, DT_ERR_INPUT);
-  if (!status && dt_platform_add_table(platform, &table)) /* only another table with its labels is left to refuse */
+  if (!status) status = dt_platform_add_table(platform, &table);
+  if (status == DT_ERR_ARGUMENT) /* only another table with its labels is left to refuse */
     status = dt_fail(DT_ERR_INPUT, "%s: a second table with the same labels; each is allowed once", where);
   for (size_t i = 0; i < json_array_size(list); i++) free((void *)points[i].samples);
   free(points);
@@ -229,7 +230,8 @@ static dt_status read_root(json_t *root, dt_platform **platform) {
     status = read_table(*platform, i, json_array_get(tables, i));
   for (size_t i = 0; !status && i < json_array_size(notes); i++) {
     const char *note = json_string_value(json_array_get(notes, i));
-    if (!note || dt_platform_add_note(*platform, note))
+    if (note) status = dt_platform_add_note(*platform, note);
+    if (!note || status == DT_ERR_ARGUMENT)
       status = dt_fail(DT_ERR_INPUT, "notes[%zu]: a text that is not empty is allowed", i);
   }
   return status;
@@ -241,12 +243,14 @@ dt_status dt_platform_load(const char *path, dt_platform **out) {
   dt_status status = dt_read_text(path, false, &text, &length);
   if (status) return status;
   json_error_t error;
-  json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-  if (!root) {
+  json_t *root = dt_json_parse(path, text, length, &error, &status);
+  if (status == DT_ERR_INPUT) {
     char where[256];
     dt_json_path(text, length, error.position > 0 ? (size_t)error.position : 0, where, sizeof where);
     status = dt_fail(DT_ERR_INPUT, "%s: %s: line %d: %s; JSON is allowed, which has no NaN or infinity", path, where,
                      error.line, error.text);
+  }
+  if (status) {
     free(text);
     return status;
   }

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -106,11 +107,14 @@ dt_status dt_platform_save(const dt_platform *platform, const char *path) {
   if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) /* the rename would put a file in a device's place */
     return dt_fail(DT_ERR_IO, "%s: not a regular file; a new or regular file is allowed", path);
   int failed = 0;
+  errno = 0;
   json_t *root = platform_json(platform, &failed);
   if (failed || !root) {
+    const bool memory = errno == ENOMEM;
     json_decref(root);
+    if (memory) return dt_fail(DT_ERR_MEMORY, "%s: no memory to write it", path);
     /* json_string refuses what is not UTF-8. */
-    return dt_fail(DT_ERR_ARGUMENT, "%s: a text that is not UTF-8, or no memory", path);
+    return dt_fail(DT_ERR_ARGUMENT, "%s: a text that is not UTF-8; UTF-8 is allowed", path);
   }
   dt_output_file file;
   dt_status status = dt_output_open(path, &file);
@@ -118,9 +122,9 @@ dt_status dt_platform_save(const dt_platform *platform, const char *path) {
       fputc('\n', file.stream) != EOF) {
     status = dt_output_commit(&file);
   } else if (!status) {
-    const int cause = errno;
+    const int cause = ferror(file.stream) ? errno : ENOMEM;
     dt_output_discard(&file);
-    status = dt_fail(DT_ERR_IO, "%s: cannot write: %s", path, strerror(cause));
+    status = dt_fail(cause == ENOMEM ? DT_ERR_MEMORY : DT_ERR_IO, "%s: cannot write: %s", path, strerror(cause));
   }
   json_decref(root);
   return status;

@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "core/error.h"
+#include "json_path.h"
 
 typedef struct entry {
   char *name;
@@ -230,7 +231,9 @@ static dt_status parse_header(dt_tensor_file *file, const unsigned char *bytes, 
                    file->path, header_bytes, size - 8);
   }
   json_error_t error;
-  json_t *header = json_loadb((const char *)bytes + 8, header_bytes, JSON_REJECT_DUPLICATES, &error);
+  dt_status status;
+  json_t *header = dt_json_parse(file->path, (const char *)bytes + 8, header_bytes, &error, &status);
+  if (status == DT_ERR_MEMORY) return status;
   if (!header || !json_is_object(header)) {
     char text[JSON_ERROR_TEXT_LENGTH];
     dt_printable(header ? "must be an object" : error.text, text, sizeof text);
@@ -238,7 +241,7 @@ static dt_status parse_header(dt_tensor_file *file, const unsigned char *bytes, 
     return dt_fail(DT_ERR_INPUT, "%s: header, byte %d: %s", file->path, header ? 0 : error.position, text);
   }
   file->data = bytes + 8 + header_bytes;
-  dt_status status = parse_entries(file, header, size - 8 - header_bytes);
+  status = parse_entries(file, header, size - 8 - header_bytes);
   json_decref(header);
   return status;
 }

@@ -29,7 +29,7 @@ struct dt_tensor_writer {
 };
 
 static dt_status io_error(const char *path, const char *what, int error) {
-  return dt_fail(DT_ERR_IO, "%s: %s: %s", path, what, strerror(error));
+  return dt_fail(error == ENOMEM ? DT_ERR_MEMORY : DT_ERR_IO, "%s: %s: %s", path, what, strerror(error));
 }
 
 static void release(dt_tensor_writer *writer) {
@@ -70,11 +70,15 @@ static dt_status add_header_entry(json_t *header, const dt_tensor_spec *spec, ui
   if (json_object_get(header, spec->name)) {
     return dt_fail(DT_ERR_ARGUMENT, "tensor '%s': given twice; names must differ", spec->name);
   }
+  errno = 0;
   json_t *shape = json_array();
-  for (int32_t i = 0; i < spec->dims; i++) json_array_append_new(shape, json_integer(spec->shape[i]));
+  int failed = 0;
+  for (int32_t i = 0; i < spec->dims; i++) failed |= json_array_append_new(shape, json_integer(spec->shape[i]));
   json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dt_safetensors_dtype_name(spec->dtype), "shape", shape,
                             "data_offsets", (json_int_t)begin, (json_int_t)end);
-  if (!entry || json_object_set_new(header, spec->name, entry)) {
+  failed |= !entry || json_object_set_new(header, spec->name, entry);
+  if (failed && errno == ENOMEM) return dt_fail(DT_ERR_MEMORY, "no memory for the header of a tensor file");
+  if (failed) {
     return dt_fail(DT_ERR_ARGUMENT, "tensor name '%s': must be UTF-8", spec->name);
   }
   return DT_OK;
@@ -83,8 +87,8 @@ static dt_status add_header_entry(json_t *header, const dt_tensor_spec *spec, ui
 /* The header text, padded so that data starts 8-byte aligned; wide elements first, so that all data is aligned. */
 static dt_status make_header(const dt_tensor_spec *tensors, size_t count, char **text, uint64_t *data_bytes) {
   uint64_t at = 0;
-  dt_status status = DT_OK;
   json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+  dt_status status = header ? DT_OK : dt_fail(DT_ERR_MEMORY, "no memory for the header of a tensor file");
   for (size_t width = 8; width > 0 && status == DT_OK; width /= 2) {
     for (size_t i = 0; i < count && status == DT_OK; i++) {
       uint64_t bytes = 0;

@@ -13,7 +13,8 @@ extra=
 cd "$root"
 ${CLANG:-clang-14} -std=c11 -D_GNU_SOURCE -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
   -Iinclude -Isrc "$here/fuzz_$target.c" $extra \
-  src/core/status.c src/io/safetensors.c src/io/dtype.c src/io/config.c src/io/shards.c -ljansson -lm -o "$work/fuzz"
+  src/core/status.c src/io/safetensors.c src/io/dtype.c src/io/config.c src/io/shards.c \
+  src/io/json_path.c -ljansson -lm -o "$work/fuzz"
 mkdir -p "$work/found" "$work/merged"
 "$work/fuzz" -max_total_time="$seconds" -max_len=4096 -timeout=10 -dict="$here/$target.dict" \
   -artifact_prefix="$here/crash-" "$work/found" "$here/corpus/$target"
