@@ -254,7 +254,7 @@ static inline double relative_error(const layer *l, int32_t rank, const unsigned
       error += (wide[h] - expected) * (wide[h] - expected);
       norm += expected * expected;
     }
-    double relative = norm > 0 ? sqrt(error / norm) : error > 0 ? INFINITY : 0;
+    double relative = norm > 0 ? sqrt(error / norm) : error == 0 ? 0 : INFINITY;
     if (!(relative <= worst)) worst = isnan(relative) ? INFINITY : relative;
   }
   free(wide);

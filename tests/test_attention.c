@@ -237,6 +237,41 @@ static void test_paced_link(void **state) {
     }
 }
 
+/* Rows are used when the link has brought them: the way in, then the way out, each a latency after it was put. */
+static const double LATENCY_S = 20e-3;
+
+static int run_latency(dt_comm *comm, void *argument) {
+  const problem *p = argument;
+  dt_attention_config config = p->config;
+  dt_attention_input input = make_input(p, dt_comm_rank(comm));
+  dt_attention *attention = NULL;
+  EXPECT(dt_attention_create(comm, &config, &attention) == DT_OK);
+  for (int i = 0; i < 3; i++) {
+    dt_attention_stats stats;
+    config.schedule = i == 0 ? DT_ATTENTION_SERIAL : DT_ATTENTION_PIGGYBACK;
+    config.overlap_in = i == 2;
+    EXPECT(dt_attention_set_schedule(attention, &config) == DT_OK);
+    EXPECT(dt_attention_forward(attention, &input, &stats) == DT_OK);
+    EXPECT(stats.total_s >= 2 * LATENCY_S);
+  }
+  dt_attention_destroy(attention);
+  free_input(&input);
+  return 0;
+}
+
+static void test_latency(void **state) {
+  (void)state;
+  dt_comm_config link;
+  dt_comm_config_init(&link);
+  link.link_bytes_per_s = 1e9;
+  link.link_capacity_bytes = 1e6;
+  link.link_latency_s = LATENCY_S;
+  problem p = make_problem(2, 60, 60, 4, 2, 16, DT_DTYPE_F32, 281);
+  problem_create(&p);
+  assert_int_equal(run_ranks(0, 2, &link, run_latency, &p), 0);
+  problem_destroy(&p);
+}
+
 /* The library's float64 reference against the definition. */
 static void test_reference(void **state) {
   (void)state;
@@ -270,6 +305,7 @@ int main(void) {
       cmocka_unit_test(test_large_logits),
       cmocka_unit_test(test_scale),
       cmocka_unit_test(test_paced_link),
+      cmocka_unit_test(test_latency),
       cmocka_unit_test(test_reference),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,8 @@
 /* Every schedule gives serial's bits, and serial is right: ranks, bands, layouts, orders, types, parameters. */
 #include "moe_support.h"
 
+static const double LATENCY_S = 20e-3;
+
 typedef struct run {
   layer *layer;
   dt_moe_config config;
@@ -168,6 +170,40 @@ static void test_paced_link(void **state) {
   }
 }
 
+/* Rows are used when the link has brought them: counts, dispatch and combine come one after the other, each a latency
+ * after it was put, so no rank is done before three of them. */
+static int run_latency(dt_comm *comm, void *argument) {
+  const run *r = argument;
+  const int32_t rank = dt_comm_rank(comm);
+  dt_moe_config config = r->config;
+  dt_moe *moe = NULL;
+  EXPECT(dt_moe_create(comm, &config, &r->layer->weights[rank], &moe) == DT_OK);
+  for (int s = DT_SCHEDULE_SERIAL; s <= DT_SCHEDULE_ALTERNATE; s++) {
+    dt_moe_stats stats;
+    config.schedule = (dt_schedule)s;
+    EXPECT(dt_moe_set_schedule(moe, &config) == DT_OK);
+    EXPECT(dt_moe_forward(moe, &r->layer->input[rank], r->layer->output[rank], &stats) == DT_OK);
+    EXPECT(stats.total_s >= 3 * LATENCY_S);
+  }
+  dt_moe_destroy(moe);
+  return 0;
+}
+
+static void test_latency(void **state) {
+  (void)state;
+  layer_shape shape = small_shape(2, 501);
+  layer l;
+  layer_create(&l, &shape);
+  run r = {.layer = &l, .config = layer_config(&shape)};
+  dt_comm_config link;
+  dt_comm_config_init(&link);
+  link.link_bytes_per_s = 1e9;
+  link.link_capacity_bytes = 1e6;
+  link.link_latency_s = LATENCY_S;
+  assert_int_equal(run_ranks(0, 2, &link, run_latency, &r), 0);
+  layer_destroy(&l);
+}
+
 /* As in float64, where a gate of -1000 leaves nothing of any up. */
 static void test_closed_gates(void **state) {
   (void)state;
@@ -189,6 +225,7 @@ int main(void) {
       cmocka_unit_test(test_uneven_ranks),
       cmocka_unit_test(test_processes),
       cmocka_unit_test(test_paced_link),
+      cmocka_unit_test(test_latency),
       cmocka_unit_test(test_closed_gates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -161,6 +161,13 @@ static void task_shared_order(dt_plan *p) {
 static void task_twice(dt_plan *p) {
   TASK(p, find(p, DT_PHASE_L1) + 1) = TASK(p, find(p, DT_PHASE_L1));
 }
+static void task_column_twice(dt_plan *p) { /* and another of its band's missing: as many tiles as there should be */
+  const int64_t first = find(p, DT_PHASE_L1);
+  int64_t other = first + 1;
+  while (p->tasks[other].index != p->tasks[first].index) other++;
+  assert_int_equal(p->tasks[other].phase, DT_PHASE_L1);
+  TASK(p, other).column = p->tasks[first].column;
+}
 static void task_l2_early(dt_plan *p) {
   swap(p, find(p, DT_PHASE_L1), find(p, DT_PHASE_L2));
 }
@@ -234,6 +241,7 @@ static const damage damages[] = {
     DAMAGE(task_shared_late, "task "),
     DAMAGE(task_shared_order, "task "),
     DAMAGE(task_twice, "task "),
+    DAMAGE(task_column_twice, "task "),
     DAMAGE(task_l2_early, "task "),
     DAMAGE(task_column, "task "),
     DAMAGE(task_band, "task "),

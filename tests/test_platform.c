@@ -345,6 +345,20 @@ static void interpolation(void **state) {
   dt_platform_destroy(platform);
 }
 
+/* A low end one bit below the value, which rounding would carry above it. */
+static void interpolation_keeps_order(void **state) {
+  (void)state;
+  dt_platform_point points[] = {{.at = {1}, .interval = {0.98, nextafter(0.98, 0), 0.98}},
+                                {.at = {2}, .interval = {6.1, 6.1, 6.1}}};
+  const dt_platform_table table = {
+      .name = "flag_s", .argument_count = 1, .arguments = {"producers"}, .points = points, .point_count = 2};
+  const double at[] = {1.5};
+  dt_interval interval;
+  assert_true(points[0].interval.low + 0.5 * (6.1 - points[0].interval.low) > 0.98 + 0.5 * (6.1 - 0.98));
+  assert_int_equal(dt_platform_interpolate(&table, at, &interval, NULL), DT_OK);
+  assert_true(interval.low == interval.value && interval.value <= interval.high);
+}
+
 static void burst_model(void **state) {
   (void)state;
   dt_platform *platform = make_platform();
@@ -421,8 +435,9 @@ int main(void) {
       cmocka_unit_test(round_trip),         cmocka_unit_test(bad_files_name_the_field),
       cmocka_unit_test(truncated_anywhere), cmocka_unit_test(damaged_anywhere),
       cmocka_unit_test(provenance),         cmocka_unit_test(setting_again_replaces),
-      cmocka_unit_test(interpolation),      cmocka_unit_test(burst_model),
-      cmocka_unit_test(simulator_costs),    cmocka_unit_test(save_fails_whole),
+      cmocka_unit_test(interpolation),      cmocka_unit_test(interpolation_keeps_order),
+      cmocka_unit_test(burst_model),        cmocka_unit_test(simulator_costs),
+      cmocka_unit_test(save_fails_whole),
   };
   return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

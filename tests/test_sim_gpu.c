@@ -532,6 +532,21 @@ static void test_piggyback(void **state) {
   assert_int_equal(dt_platform_set_constant(p, &capacity), DT_OK);
   assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_OK);
   assert_true(fabs(a.residual_high_s - (16e-6 + 4 * 4 / 148.0 * (148 * 32768 / 717e9 - 0.76e-6 - few / 717e9))) < 1e-9);
+  /* A link that may be slower recovers no more of a gap than it is known to. */
+  dt_platform_constant rate = {
+      .name = "rate_bytes_per_s", .interval = {717e9, 100e9, 717e9}, .n = 20, .method = "given"};
+  assert_int_equal(dt_platform_set_constant(p, &rate), DT_OK);
+  capacity.interval.low = most;
+  assert_int_equal(dt_platform_set_constant(p, &capacity), DT_OK);
+  q.tokens = 2048;
+  assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_OK);
+  assert_true(a.gap_s > most / 717e9 && a.gap_s < most / 100e9);
+  assert_true(fabs(a.residual_high_s - (16e-6 + 16 * 4 / 148.0 * (148 * 32768 / 100e9 - 0.76e-6 - most / 717e9))) <
+              1e-9);
+  q.tokens = 8192 + 1; /* a tile and a block of keys more, each for one row */
+  assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_OK);
+  assert_true(fabs(a.bursts - 65 * 4 / 148.0) < 1e-12 && fabs(a.gap_s - 65 * 0.79e-6) < 1e-12);
+  assert_true(fabs(a.attention_s - 2 * a.gap_s) < 1e-12);
   q.tokens = NAN;
   assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_ERR_ARGUMENT);
   dt_platform_destroy(p);

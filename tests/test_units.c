@@ -106,6 +106,19 @@ static void formats_parse_back(void **state) {
   }
 }
 
+/* The longest number that is read, and one digit more. */
+static void long_numbers(void **state) {
+  (void)state;
+  char text[72];
+  double value = 0;
+  memset(text, '0', sizeof text);
+  memcpy(text + 63, "7us", 4);
+  assert_int_equal(dt_parse_seconds("gap", text, &value), DT_OK);
+  assert_true(value == 7e-6);
+  memcpy(text + 63, "07us", 5);
+  assert_int_equal(dt_parse_seconds("gap", text, &value), DT_ERR_ARGUMENT);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bytes),
@@ -113,6 +126,7 @@ int main(void) {
       cmocka_unit_test(rates),
       cmocka_unit_test(formats),
       cmocka_unit_test(formats_parse_back),
+      cmocka_unit_test(long_numbers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,14 @@ load common
   run -2 "$DRAINTILE" bench
 }
 
+@test "bench combine: predictions need a platform file, and cannot be left out of nothing else" {
+  local platform="$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json"
+  run --separate-stderr "$DRAINTILE" bench combine --predict-only
+  refused 2 '^draintile bench combine: --platform: required with --predict-only$'
+  run --separate-stderr "$DRAINTILE" bench combine --predict-only --platform "$platform" --no-prediction
+  refused 2 '--no-prediction: allowed: without --predict-only$'
+}
+
 @test "bench combine: --timestamps needs the link's rate and capacity" {
   run -2 --separate-stderr "$DRAINTILE" bench combine --timestamps
   [[ $stderr == *"--timestamps: "*"allowed: with --platform"* ]]
@@ -94,6 +102,8 @@ load common
   run -2 "$DRAINTILE" bench moe --dedup on,maybe
   run -2 "$DRAINTILE" bench moe --head 0,1025
   run -2 "$DRAINTILE" bench moe --ahead -2
+  run -2 "$DRAINTILE" bench moe --sms 100
+  [[ $output == *"--predict: required with --sms"* ]]
   run -2 "$DRAINTILE" bench moe --predict
   [[ $output == *"--platform"* ]]
   run -2 "$DRAINTILE" bench moe --platform "$BATS_TEST_TMPDIR/missing.json"

@@ -175,7 +175,13 @@ verify() {
 
 @test "options that do not go together" {
   run --separate-stderr "$DRAINTILE" calibrate --from "$platform"
-  refused 2 '--plot'
+  refused 2 '--from: ".*/platform.json"; allowed: with --plot$'
+  run --separate-stderr "$DRAINTILE" calibrate --from "$platform" --verify "$platform" --plot p
+  refused 2 '--verify: ".*/platform.json"; allowed: without --from$'
+  run --separate-stderr "$DRAINTILE" calibrate --verify "$platform" --plot p
+  refused 2 '--plot: "p"; allowed: without --verify, with --from$'
+  run --separate-stderr "$DRAINTILE" calibrate --residuals "$platform"
+  refused 2 '--residuals: ".*/platform.json"; allowed: with --plot$'
   run --separate-stderr "$DRAINTILE" calibrate --device cpu --link-rate 0
   refused 2 '--link-rate'
 }

@@ -141,6 +141,8 @@ setup_file() {
   refused 2 "--trace: \"$BATS_TEST_TMPDIR/trace.json\"; allowed on cuda: with --dedup off"
   run --separate-stderr moe --device cpu --dedup on
   refused 2 '--dedup: "on"; allowed: off on the cpu'
+  run --separate-stderr moe --platform "$BATS_TEST_TMPDIR/missing.json"
+  refused 2 '--platform: ".*missing.json"; allowed: with --device cuda'
   "$DRAINTILE" synth checkpoint --hidden 64 --intermediate 32 --experts 16 --top-k 2 --seed 1 "$BATS_TEST_TMPDIR/wide"
   "$DRAINTILE" synth tokens --count 20 --hidden 64 --seed 2 "$BATS_TEST_TMPDIR/wide.safetensors"
   local files=(--checkpoint "$BATS_TEST_TMPDIR/wide" --input "$BATS_TEST_TMPDIR/wide.safetensors")

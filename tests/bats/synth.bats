@@ -59,6 +59,8 @@ load common
   run --separate-stderr "$DRAINTILE" synth checkpoint --hidden 64 --intermediate 32 --experts 4 --top-k 5 \
     "$BATS_TEST_TMPDIR/x"
   refused 2 '--top-k: 5; allowed: 1 to 4'
+  run --separate-stderr "$DRAINTILE" synth tokens --count 4 --hidden 4 --top-k 2 "$BATS_TEST_TMPDIR/x"
+  refused 2 '--experts: required with --top-k$'
   run --separate-stderr "$DRAINTILE" synth tokens --count 4 --hidden 4 /no/such/folder/x
   refused 3 '/no/such/folder/x'
   run --separate-stderr bash -c 'ulimit -f 8; "$1" synth tokens --count 400 --hidden 400 "$2"' - "$DRAINTILE" \

@@ -166,6 +166,10 @@ static int measure(combine_run *run, const tool_args *args) {
 }
 
 static int run_command(const tool_args *args) {
+  if (args_set(args, "predict-only") && !args_set(args, "platform"))
+    return log_fail(TOOL_USAGE, "--platform: required with --predict-only");
+  if (args_set(args, "predict-only") && args_set(args, "no-prediction"))
+    return log_fail(TOOL_USAGE, "--no-prediction: allowed: without --predict-only");
   combine_run run = {.rows = json_array()};
   int code = combine_platform_read(&run.platform, args_text(args, "platform"));
   if (code) {

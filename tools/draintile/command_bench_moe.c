@@ -112,6 +112,7 @@ static int prepare(moe_bench_job *job) {
   const int code = device_machine_read(args_text(args, "platform"), &job->machine);
   if (code) return code;
   if (job->predict && !job->machine.platform) return log_fail(TOOL_USAGE, "--platform: required with --predict");
+  if (!job->predict && args_given(args, "sms")) return log_fail(TOOL_USAGE, "--predict: required with --sms");
   job->sms = (int32_t)args_int(args, "sms");
   if (job->predict) return TOOL_OK;
   dt_cuda_device info;

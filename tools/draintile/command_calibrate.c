@@ -165,9 +165,12 @@ static int plot(const calibrate_job *job, const char *path) {
 static int run(const tool_args *args) {
   calibrate_job job = {.args = args, .output = args_text(args, "output")};
   const char *from = args_text(args, "from"), *verify = args_text(args, "verify");
-  if (from && verify) return log_fail(TOOL_USAGE, "--verify: \"%s\"; not together with --from", verify);
+  if (from && verify) return log_fail(TOOL_USAGE, "--verify: \"%s\"; allowed: without --from", verify);
   if (from && !args_set(args, "plot")) return log_fail(TOOL_USAGE, "--from: \"%s\"; allowed: with --plot", from);
-  if (verify && args_set(args, "plot")) return log_fail(TOOL_USAGE, "--plot: not together with --verify; use --from");
+  if (verify && args_set(args, "plot"))
+    return log_fail(TOOL_USAGE, "--plot: \"%s\"; allowed: without --verify, with --from", args_text(args, "plot"));
+  if (args_set(args, "residuals") && !args_set(args, "plot"))
+    return log_fail(TOOL_USAGE, "--residuals: \"%s\"; allowed: with --plot", args_text(args, "residuals"));
   if (from) return plot(&job, from);
   dt_calibrate_config_init(&job.config);
   job.config.quick = args_set(args, "quick");

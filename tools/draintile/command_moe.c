@@ -249,6 +249,8 @@ static int run_job(moe_job *job) {
   job->gpus = (int32_t)args_choice(args, "device"); /* how many there are is asked when all else is right */
   if (!job->gpus && args_choice(args, "dedup") == 1)
     code = log_fail(TOOL_USAGE, "--dedup: \"on\"; allowed: off on the cpu");
+  if (!job->gpus && args_set(args, "platform"))
+    code = log_fail(TOOL_USAGE, "--platform: \"%s\"; allowed: with --device cuda", args_text(args, "platform"));
   if (code == TOOL_OK) code = rank_options_link(args, &job->comm);
   if (code == TOOL_OK) code = rank_options_waits(args, &job->comm);
   if (code == TOOL_OK) code = device_machine_read(args_text(args, "platform"), &job->machine);

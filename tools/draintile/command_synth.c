@@ -49,6 +49,9 @@ static int run_tokens(const tool_args *args) {
   };
   uint64_t seed = (uint64_t)args_int(args, "seed");
   if (args_set(args, "experts")) return write_routed(args, &hidden, seed);
+  static const char *const routed[] = {"top-k", "routing"};
+  for (size_t i = 0; i < ARGS_COUNT(routed); i++)
+    if (args_given(args, routed[i])) return log_fail(TOOL_USAGE, "--experts: required with --%s", routed[i]);
   return synthetic_write(args->operand, &hidden, 1, seed);
 }
 
