@@ -224,7 +224,7 @@ static const arg_option options[] = {
     OPT_TEXT("platform", "FILE", NULL, "platform file: the link's rate, the limit's constants, the prediction"),
     OPT_FLAG("timestamps", "how many multiprocessors of direct store at once, from one more run; needs --platform"),
     OPT_FLAG("no-prediction", "do not simulate the settings before the run"),
-    OPT_FLAG("predict-only", "simulate the settings and end; needs no GPU"),
+    OPT_FLAG("predict-only", "simulate the settings and end; needs --platform, and no GPU"),
     OPTION_SEED,
     OPTION_JSON,
 };
@@ -237,6 +237,6 @@ const tool_command command_bench_combine = {
     .run = run_command,
     .notes =
         "Every combination of the lists is a setting; buffers are made once. Times are of the slowest rank. signal\n"
-        "and direct must equal bulk to the bit. Where ranks share a GPU nothing crosses a\n"
-        "link, and there are no baselines. Exits with 77 where there is no GPU.",
+        "and direct must equal bulk to the bit. Where ranks share a GPU nothing crosses a link, and there are no\n"
+        "baselines. Exits with 77 where there is no GPU.",
 };
