@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -515,6 +516,31 @@ static void auto_takes_the_least(void **state) {
   assert_true(schedule != DT_SCHEDULE_SERIAL);
 }
 
+/* More than there are bands to hold changes nothing, and takes no memory. */
+static void any_number_of_held_bands(void **state) {
+  (void)state;
+  world w;
+  world_init(&w, 4, 3);
+  random_counts(&w, 5, 90);
+  usual_costs(&w.costs);
+  w.costs.band_s_per_row = 1e-6;
+  w.config.plan.columns_1 = 2, w.config.plan.raster_bands = 4; /* a worker comes back to a band */
+  set_schedule(&w, DT_SCHEDULE_DIRECT);
+  w.costs.band_panels = 1000;
+  const double expected = total(&w);
+  struct rlimit before;
+  assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+#ifndef __SANITIZE_ADDRESS__ /* which needs terabytes of addresses, and refuses as much by itself */
+  const struct rlimit tight = {.rlim_cur = (rlim_t)4 << 30, .rlim_max = before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_AS, &tight), 0);
+#endif
+  w.costs.band_panels = INT32_MAX;
+  assert_true(total(&w) == expected);
+  assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+  w.costs.band_panels = 1;
+  assert_true(total(&w) > expected);
+}
+
 static void bad_arguments_name_the_field(void **state) {
   (void)state;
   world good;
@@ -560,6 +586,7 @@ int main(void) {
       cmocka_unit_test(defaults_of_the_plan),
       cmocka_unit_test(dispatch_keeps_to_its_share),
       cmocka_unit_test(auto_takes_the_least),
+      cmocka_unit_test(any_number_of_held_bands),
       cmocka_unit_test(bad_arguments_name_the_field),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -138,6 +138,7 @@ static dt_status add_block(observations *list, const dt_span *span, double secon
 static dt_status add_tasks(fitting *fit, const dt_trace_rank *trace, const dt_plan *plan) {
   size_t count = trace->span_count;
   int32_t capacity = fit->costs->band_panels;
+  if (capacity > plan->band_count) capacity = plan->band_count > 0 ? plan->band_count : 1; /* there are no more */
   holdings held = {.bands = malloc(((size_t)capacity + 1) * sizeof(int32_t)), .capacity = capacity};
   uint8_t *widened = calloc((size_t)plan->band_count + 1, 1);
   if (!held.bands || !widened) {

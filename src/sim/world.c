@@ -129,6 +129,19 @@ static dt_status create_rank(sim_world *world, int32_t self, const int32_t *coun
   return world->costs.cache_panels > 0 ? create_panels(rank) : DT_OK;
 }
 
+/* A worker that could hold every band there is forgets none. */
+static dt_status create_held(sim_world *world) {
+  int32_t bands = 1;
+  for (int32_t r = 0; r < world->ranks; r++)
+    if (world->rank[r].plan->band_count > bands) bands = world->rank[r].plan->band_count;
+  if (world->costs.band_panels > bands) world->costs.band_panels = bands;
+  const size_t held = (size_t)world->threads * (size_t)world->costs.band_panels;
+  world->held_bands = malloc((held + 1) * sizeof *world->held_bands);
+  if (!world->held_bands) return no_memory();
+  memset(world->held_bands, 0xff, held * sizeof *world->held_bands); /* -1 */
+  return DT_OK;
+}
+
 static void start_threads(sim_world *world) {
   const dt_sim_config *config = &world->config;
   double begin = world->costs.entry_s + world->costs.plan_s;
@@ -162,18 +175,15 @@ dt_status sim_world_create(const dt_sim_config *config, const dt_sim_costs *cost
   world->rank = calloc(ranks, sizeof *world->rank);
   world->thread = calloc(threads, sizeof *world->thread);
   world->stamps = calloc(threads * ranks, sizeof *world->stamps);
-  size_t held = threads * (size_t)costs->band_panels;
-  world->held_bands = malloc((held + 1) * sizeof *world->held_bands);
   world->by_time.events = malloc(threads * sizeof(sim_event));
   world->by_work.events = malloc(threads * sizeof(sim_event));
-  if (!world->rank || !world->thread || !world->stamps || !world->held_bands || !world->by_time.events ||
-      !world->by_work.events) {
+  if (!world->rank || !world->thread || !world->stamps || !world->by_time.events || !world->by_work.events) {
     sim_world_destroy(world);
     return no_memory();
   }
-  memset(world->held_bands, 0xff, held * sizeof *world->held_bands); /* -1 */
   dt_status status = DT_OK;
   for (int32_t r = 0; !status && r < world->ranks; r++) status = create_rank(world, r, counts);
+  if (!status) status = create_held(world);
   if (status) {
     sim_world_destroy(world);
     return status;
