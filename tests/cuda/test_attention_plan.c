@@ -115,6 +115,7 @@ static void check_resumed(const dt_attention_kernel *kernel, int32_t blocks, int
       assert_int_equal(tail->scratch, left->scratch);
       assert_int_equal(tail->block_first, 0);
       assert_int_equal(left->block_first, tail->blocks);
+      assert_true(blocks < 6 || (tail->blocks >= 3 && left->blocks >= 3)); /* shorter ones would not pay */
     }
     if (head->blocks > 0) {
       assert_int_equal(head->block_first + head->blocks, blocks);
@@ -233,6 +234,7 @@ static void test_pieces(void **state) {
         first += kernel->tile_first;
         dt_attention_plan_alone(kernel);
         assert_int_equal(kernel->tile_first, 0);
+        assert_int_equal(kernel->cut_from + kernel->cut_tiles, kernel->groups[0].tiles + kernel->groups[1].tiles);
         check_covered(kernel, blocks, ctas[i]);
         check_first(&shape, blocks, ctas[i], kernel);
         check_walk(kernel, blocks, ctas[i]);
@@ -241,21 +243,76 @@ static void test_pieces(void **state) {
   free(kernel);
 }
 
-/* A round that wastes much is cut, one that wastes nothing is not, nor is anything if the caller says so. */
+/* A round that wastes much is cut, one that wastes little is not, nor is anything if the caller says so. */
 static void test_when(void **state) {
   (void)state;
+  enum { ROUNDS = 16 * 132 };
   static const struct {
     int64_t tokens;
-    int32_t heads, cut, tiles;
-  } cases[] = {{4608, 12, -1, 120}, {4608, 12, 0, 0}, {16896, 24, -1, 0}, {4608, 3, -1, 72}, {1680, 12, -1, 0}};
+    int32_t head_dim, heads, cut, cuts;
+  } cases[] = {{4608, 128, 12, -1, 120},
+               {4608, 128, 12, 0, 0},
+               {16896, 128, 24, -1, 0},
+               {4608, 128, 3, -1, 72},
+               {1680, 128, 12, -1, 0},
+               {192 * (ROUNDS - 25), 128, 1, -1, 0}, /* 1.2 % to be had */
+               {192 * (ROUNDS - 60), 128, 1, -1, 120},
+               {128 * 125, 256, 1, -1, 0}, /* 5 % of a round idle; then 16 */
+               {128 * 111, 256, 1, -1, 111}};
   dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
   assert_non_null(kernel);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    const dt_cuda_attention a = plain(cases[i].tokens, 128, cases[i].heads);
+    const dt_cuda_attention a = plain(cases[i].tokens, cases[i].head_dim, cases[i].heads);
     const dt_attention_shape shape = dt_attention_shape_of(&a);
     dt_attention_plan(&a, &shape, cases[i].cut, 132, kernel);
-    assert_int_equal(kernel->cut_tiles, cases[i].tiles);
+    assert_int_equal(kernel->cut_tiles, cases[i].cuts);
   }
+  free(kernel);
+}
+
+/* Causal: longest tiles first, of as many heads in turn as have their k and v in 24 MB; no tile is cut. */
+static void test_causal(void **state) {
+  (void)state;
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  assert_non_null(kernel);
+  dt_cuda_attention a = plain(4608, 128, 24);
+  a.causal = 1;
+  a.kv_heads = 12; /* 4 * 4608 * 128 bytes each */
+  a.owners_count = 3;
+  for (int32_t i = 0; i < 3; i++) a.owners[i] = (dt_cuda_attention_owner){.first = 1536 * i, .rows = 1536};
+  const dt_attention_shape shape = dt_attention_shape_of(&a);
+  dt_attention_plan(&a, &shape, -1, 132, kernel);
+  for (int32_t i = 0; i < 3; i++) assert_int_equal(kernel->runs[i].first, 1536 * (2 - i));
+  assert_int_equal(kernel->head_section, 2 * 10);
+  assert_int_equal(kernel->cut_tiles, 0);
+  free(kernel);
+}
+
+/* What of q, k and v is read where it lies: from the first own row on, if there is one. */
+static void test_own(void **state) {
+  (void)state;
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  dt_attention_carry *carry = calloc(1, sizeof *carry);
+  assert_true(kernel && carry);
+  const dt_cuda_attention a = plain(1000, 128, 4);
+  carry->own_q = 600, carry->late_rows = 500;
+  for (int reads = 0; reads < 2; reads++) {
+    carry->reads_own = reads;
+    dt_attention_plan_own(&a, carry, kernel);
+    assert_int_equal(kernel->own_q_row, reads ? 600 : INT32_MAX);
+    assert_int_equal(kernel->own_q_rows, reads ? 400 : 0);
+    assert_int_equal(kernel->own_kv_row, reads ? 500 : INT32_MAX);
+    assert_int_equal(dt_attention_reads_own_q(kernel, 599), 0);
+    assert_int_equal(dt_attention_reads_own_q(kernel, 600), reads);
+    assert_int_equal(dt_attention_reads_own_q(kernel, 999), reads);
+    assert_int_equal(dt_attention_reads_own_q(kernel, 1000), 0);
+  }
+  carry->own_q = carry->late_rows = 1000; /* none is here */
+  dt_attention_plan_own(&a, carry, kernel);
+  assert_true(kernel->own_q_row == INT32_MAX && kernel->own_q_rows == 0 && kernel->own_kv_row == INT32_MAX);
+  dt_attention_plan_own(&a, NULL, kernel);
+  assert_true(kernel->own_q_row == INT32_MAX && kernel->own_q_rows == 0 && kernel->own_kv_row == INT32_MAX);
+  free(carry);
   free(kernel);
 }
 
@@ -354,8 +411,9 @@ static void test_places(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_when),
-                                     cmocka_unit_test(test_waiting), cmocka_unit_test(test_pace),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces),  cmocka_unit_test(test_when),
+                                     cmocka_unit_test(test_waiting), cmocka_unit_test(test_causal),
+                                     cmocka_unit_test(test_own),     cmocka_unit_test(test_pace),
                                      cmocka_unit_test(test_places)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
