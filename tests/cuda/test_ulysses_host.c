@@ -1,4 +1,5 @@
 /* The Ulysses operator's tables and refusals, which need no GPU. */
+#include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -233,7 +234,38 @@ static void check_order(const dt_cuda_attention *a, const dt_attention_kernel *k
   free(seen);
 }
 
-/* The order of what comes in: no head twice, each before what a later tile needs. */
+/* Where no tile is cut: the first round of tiles that needs q of a head, where not all of it is here, or k and v of any
+ * head that shares them; those only once the own rows are through. */
+static double needed_in(const dt_ulysses_layout *u, int32_t rank, const dt_attention_kernel *kernel, int32_t ctas,
+                        const dt_ulysses_need *need) {
+  const int64_t own = u->tokens - dt_ulysses_owned_rows(u, u->tokens, rank), tile_rows = 192;
+  const double own_kv = u->kv_tokens ? 1 - (double)dt_ulysses_late_rows(u, rank) / (double)u->kv_tokens : 0;
+  for (int32_t i = 0; i < kernel->groups[0].tiles; i++) {
+    int32_t head, tile, run = kernel->groups[0].runs_begin;
+    dt_attention_place(kernel, 0, i, !u->causal, &head, &tile);
+    while (kernel->runs[run].tiles_end <= tile) run++;
+    const dt_attention_run *r = &kernel->runs[run];
+    if (need->kv) {
+      if (dt_ulysses_kv_of(u, rank, head) == dt_ulysses_kv_of(u, rank, need->head)) return i / ctas + own_kv;
+    } else if (head == need->head && r->start + (tile - r->tiles_end + r->tiles) * tile_rows < own) {
+      return i / ctas;
+    }
+  }
+  return DBL_MAX;
+}
+
+static void check_times(const dt_ulysses_layout *u, int32_t rank, const dt_attention_kernel *kernel,
+                        const dt_ulysses_needs *needs, int32_t ctas) {
+  double before = 0;
+  for (int32_t i = 0; i < needs->count; i++) {
+    const double at = needed_in(u, rank, kernel, ctas, &needs->needs[i]);
+    assert_true(at >= before);
+    assert_int_equal(at < 1, i < needs->early);
+    before = at;
+  }
+}
+
+/* The order of what comes in: nothing twice, and what the first tiles need is early. */
 static void check_needs(const dt_ulysses_layout *u, int32_t rank, const dt_attention_kernel *kernel,
                         const dt_ulysses_needs *needs, int32_t ctas) {
   int32_t *place = calloc(2 * (size_t)u->heads + 2, sizeof *place);
@@ -270,12 +302,13 @@ static void test_order(void **state) {
         check_order(&a, kernel);
         assert_int_equal(dt_ulysses_order(&u, rank, kernel, 64 * shape.groups, ctas, &needs), DT_OK);
         check_needs(&u, rank, kernel, &needs, ctas);
+        if (kernel->cut_tiles == 0) check_times(&u, rank, kernel, &needs, ctas);
         dt_ulysses_needs_destroy(&needs);
         checked++;
         cut += kernel->cut_tiles > 0;
       }
     }
-  assert_true(checked > 50 && cut > 5);
+  assert_true(checked > 50 && cut > 5 && checked - cut > 30);
   free(kernel);
 }
 
