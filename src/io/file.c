@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,10 +18,20 @@ static bool is_special(const char *path) {
   return stat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode);
 }
 
-/* What a link leads to: a rename would replace the link itself, /dev/stdout for one. */
+/* What a link leads to, also where nothing is yet: a rename would replace the link itself, /dev/stdout for one. */
 static char *target_of(const char *path) {
+  char link[PATH_MAX], next[PATH_MAX];
   char *target = realpath(path, NULL);
-  return target ? target : strdup(path);
+  if (target || errno == ELOOP || errno == ENOMEM) return target;
+  struct stat nameless; /* an open file in /proc/self/fd whose name is gone */
+  const ssize_t length = stat(path, &nameless) == 0 ? -1 : readlink(path, link, sizeof link);
+  if (length < 0) return strdup(path);
+  const char *slash = link[0] == '/' ? NULL : strrchr(path, '/');
+  const int folder = slash ? (int)(slash - path) + 1 : 0;
+  if (snprintf(next, sizeof next, "%.*s%.*s", folder, path, (int)length, link) < (int)sizeof next)
+    return target_of(next); /* ends: a ring of links is ELOOP above */
+  errno = ENAMETOOLONG;
+  return NULL;
 }
 
 static int new_file_open(const char *path, char **temporary) {

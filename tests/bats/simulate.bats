@@ -78,3 +78,29 @@ simulate() { # further options
   [ "$(stat -c %s tokens.safetensors)" -gt 64 ]
   [ "$(find . -name '*.partial' -o -name '*.tmp' | wc -l)" -eq 0 ]
 }
+
+@test "a link to a file that is not there yet stays a link, one that leads nowhere is refused" {
+  cd "$BATS_TEST_TMPDIR"
+  mkdir far links
+  for name in results trace tokens; do
+    ln -s ../far/$name links/$name
+    ln -s links/$name $name # a link to a link
+  done
+  simulate --json results --trace trace >/dev/null
+  "$DRAINTILE" synth tokens --count 4 --hidden 8 tokens
+  for name in results trace tokens; do
+    [ -L $name ]
+    [ -L links/$name ]
+    [ -f far/$name ]
+  done
+  ln -s ring ring
+  ln -s /no/such/folder/x nowhere
+  for name in ring nowhere; do
+    run --separate-stderr simulate --json $name
+    refused 3 "--json: $name: (No such file|Too many levels)"
+    run --separate-stderr "$DRAINTILE" synth tokens --count 4 --hidden 8 $name
+    refused 3 "$name: cannot create a file there: (No such file|Too many levels)"
+    [ -L $name ]
+  done
+  [ "$(find . -name '*.partial' -o -name '*.tmp' | wc -l)" -eq 0 ]
+}

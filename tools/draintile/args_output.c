@@ -21,13 +21,11 @@ int args_check_output(const arg_option *option, const char *path) {
   const bool missing = stat(path, &found) != 0;
   if (missing && errno != ENOENT) return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(errno));
   if (!missing && S_ISDIR(found.st_mode)) return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(EISDIR));
-  char *copy = realpath(path, NULL);
-  if (!copy) copy = strdup(path);
-  if (!copy) return log_out_of_memory();
+  char place[PATH_MAX];
+  args_follow(path, place);
   const bool itself = !missing && !S_ISREG(found.st_mode);
-  const bool writable = itself ? access(path, W_OK) == 0 : access(dirname(copy), W_OK | X_OK) == 0;
+  const bool writable = itself ? access(path, W_OK) == 0 : access(dirname(place), W_OK | X_OK) == 0;
   const int cause = errno;
-  free(copy);
   return writable ? TOOL_OK : log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(cause));
 }
 
@@ -53,11 +51,13 @@ static bool stat_folder(const char *path, struct stat *folder) {
   return snprintf(text, sizeof(text), "%.*s", (int)length, path) < (int)sizeof(text) && stat(text, folder) == 0;
 }
 
-/* Where the last name of a path leads as a link, also to what is not there yet. */
-static void follow(const char *path, char place[PATH_MAX]) {
+void args_follow(const char *path, char place[PATH_MAX]) {
   enum { LINKS_MAX = 40 };
   char target[PATH_MAX];
+  struct stat nameless; /* an open file in /proc/self/fd whose name is gone */
+  if (realpath(path, place)) return;
   snprintf(place, PATH_MAX, "%s", path);
+  if (stat(path, &nameless) == 0) return;
   for (int links = 0; links < LINKS_MAX; links++) {
     const ssize_t length = readlink(place, target, sizeof(target) - 1);
     if (length < 0) return;
@@ -73,8 +73,8 @@ static bool is_same_place(const char *one, const char *other) {
   struct stat a, b;
   char first[PATH_MAX], second[PATH_MAX];
   if (stat(one, &a) == 0 || stat(other, &b) == 0) return is_same_file(one, other);
-  follow(one, first);
-  follow(other, second);
+  args_follow(one, first);
+  args_follow(other, second);
   return strcmp(base(first), base(second)) == 0 && stat_folder(first, &a) && stat_folder(second, &b) && is_same(&a, &b);
 }
 
@@ -86,7 +86,7 @@ static bool is_model_name(const char *name) {
 static bool is_model_file(const char *path, const char *folder) {
   struct stat a, b;
   char place[PATH_MAX];
-  follow(path, place);
+  args_follow(path, place);
   if (stat(folder, &a) != 0 || !S_ISDIR(a.st_mode)) return false;
   if (is_model_name(base(place)) && stat_folder(place, &b) && is_same(&a, &b)) return true;
   DIR *opened = opendir(folder);

@@ -1,6 +1,7 @@
 #include "json.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -154,11 +155,11 @@ static int write_beside(const json_t *root, const char *path, const char *name) 
 /* What would end the process waits meanwhile: no half file stays behind. */
 static int write_and_rename(const json_t *root, const char *path) {
   sigset_t before;
-  char *target = realpath(path, NULL);
+  char place[PATH_MAX];
+  args_follow(path, place);
   interrupt_hold(&before);
-  const int code = write_beside(root, path, target ? target : path);
+  const int code = write_beside(root, path, place);
   sigprocmask(SIG_SETMASK, &before, NULL);
-  free(target);
   return code;
 }
 
