@@ -20,7 +20,7 @@ check: deps ## all tests: release, address and undefined sanitizers, thread sani
 check-quick: build ## the release tests only
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) $(CTEST_ARGS)
 
-check-gpu: build ## the GPU suite: correctness, stress, short benchmark; exit 77 without a GPU
+check-gpu: build ## the GPU suite: correctness, stress, short benchmark; its script exits with 77 without a GPU
 	@scripts/check_gpu.sh
 
 demo: deps build ## six schedules of one MoE layer on this machine: a table, traces, a picture

@@ -225,6 +225,26 @@ static void fields_that_are_missing_have_their_defaults(void **state) {
   dt_model_config_free(&c);
 }
 
+/* Of a clamp or a scale of 0, or of none, nothing would be left. */
+static void factors_are_above_zero(void **state) {
+  (void)state;
+  static const char *const factors[] = {"\"swiglu_limit\": %s", "\"swiglu_alpha\": %s"};
+  static const char *const wrong[] = {"0", "-1", "1e39", "\"7\"", "true"};
+  for (size_t f = 0; f < sizeof factors / sizeof *factors; f++)
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+      char text[512], factor[64];
+      dt_model_config config;
+      snprintf(factor, sizeof factor, factors[f], wrong[i]);
+      snprintf(text, sizeof text,
+               "{\"model_type\": \"gpt_oss\", \"hidden_size\": 64, \"intermediate_size\": 32, "
+               "\"num_hidden_layers\": 2, \"num_local_experts\": 8, \"num_experts_per_tok\": 4, %s}",
+               factor);
+      assert_int_equal(dt_model_config_parse("config.json", text, strlen(text), &config), DT_ERR_INPUT);
+      assert_non_null(strstr(dt_error_detail(), f == 0 ? "swiglu_limit: " : "swiglu_alpha: "));
+      assert_non_null(strstr(dt_error_detail(), "a finite number above 0"));
+    }
+}
+
 /* qwen counts layers from 1, deepseek from 0. */
 static void dense_layers_lie_between(void **state) {
   (void)state;
@@ -498,6 +518,7 @@ int main(void) {
       cmocka_unit_test(layers_of_every_family_match_transformers),
       cmocka_unit_test(info_says_what_the_configuration_says),
       cmocka_unit_test(fields_that_are_missing_have_their_defaults),
+      cmocka_unit_test(factors_are_above_zero),
       cmocka_unit_test(dense_layers_lie_between),
       cmocka_unit_test(layers_and_ranks_that_do_not_fit_are_refused),
       cmocka_unit_test(folders_and_configurations_that_are_wrong_are_refused),

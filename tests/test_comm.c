@@ -159,6 +159,8 @@ static int rows_body(dt_comm *comm, void *argument) {
   bad = put;
   bad.dst_stride = SIZE_MAX / 2;
   EXPECT(dt_comm_put(comm, &bad, NULL) == DT_ERR_ARGUMENT);
+  bad.dst_stride = bad.row_bytes - 1; /* rows would overlap */
+  EXPECT(dt_comm_put(comm, &bad, NULL) == DT_ERR_ARGUMENT && strstr(dt_error_detail(), "dst_stride"));
   bad = put;
   bad.peer = ranks;
   EXPECT(dt_comm_put(comm, &bad, NULL) == DT_ERR_ARGUMENT && strstr(dt_error_detail(), "peer"));

@@ -109,6 +109,21 @@ static void overlapping_slices_are_cut_to_nest(void **state) {
   json_decref(root);
 }
 
+/* A clock that is read on another processor may run behind by a little. */
+static void a_slice_that_ends_before_it_begins_has_no_length(void **state) {
+  (void)state;
+  dt_span spans[] = {{.begin_ns = 5000, .end_ns = 4990, .kind = DT_SPAN_WAIT, .track = 0},
+                     {.begin_ns = 1000, .end_ns = 2000, .kind = DT_SPAN_L1, .track = 0}};
+  dt_trace_rank rank = {.name = "signal", .rank = 0, .workers = 1, .spans = spans, .span_count = 2};
+  assert_int_equal(dt_trace_write(path, &rank, 1), DT_OK);
+  json_t *root = load();
+  double begin[4], end[4];
+  assert_int_equal(slices(root, 0, 0, begin, end, 4), 2);
+  assert_float_equal(begin[1], 4.0, 1e-9);
+  assert_float_equal(end[1], 4.0, 1e-9);
+  json_decref(root);
+}
+
 static void ranks_are_processes_with_named_tracks(void **state) {
   (void)state;
   dt_span span = {
@@ -251,6 +266,7 @@ static void the_mask_of_new_files_stays(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(overlapping_slices_are_cut_to_nest, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_slice_that_ends_before_it_begins_has_no_length, setup, teardown),
       cmocka_unit_test_setup_teardown(ranks_are_processes_with_named_tracks, setup, teardown),
       cmocka_unit_test_setup_teardown(gpu_tracks_are_roles_of_multiprocessors, setup, teardown),
       cmocka_unit_test(bursts_are_tiles_of_a_multiprocessor),
