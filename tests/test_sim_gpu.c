@@ -160,9 +160,8 @@ static double measured_us(const json_t *row, const char *name) {
 }
 
 /* Few tokens, where serial is near: what direct takes beyond L1 and L2 alone is the first rows' way, copied while no
- * tile runs, if they have not left while the table was made. 20 us more make auto take serial, up to 13 % slower. L1
- * and L2 alone are priced 10 us too short; what is beyond them, now that the first rows leave early, is right to 9 us
- * in jobs that ran both, so the sum is up to 7 % too short. */
+ * tile runs, if they have not left while the table was made. 20 us more make auto take serial, up to 13 % slower.
+ * OLMoE's rows are why 9 us and 7 % are allowed: 4 to 8 us of what they wait are not in the price. */
 static void test_few_tokens(void **state) {
   (void)state;
   json_t *root = json_load_file(DT_TEST_DATA "/../../bench/results/h200x2/moe.json", 0, NULL), *row;
@@ -185,7 +184,7 @@ static void test_few_tokens(void **state) {
     printf("%s %s: beyond L1 and L2 %.0f us, priced %.0f; all of it %.3f; auto %+.1f %%\n", model, text(row, "router"),
            beyond, priced, ratio, 100 * (chosen / best - 1));
     assert_int_equal(choice.orders[0].schedule, DT_SCHEDULE_DIRECT);
-    assert_true(fabs(priced - beyond) < 9.0 && fabs(ratio - 1) < 0.08);
+    assert_true(fabs(priced - beyond) < 9.0 && fabs(ratio - 1) < 0.07);
     assert_true(chosen > 0.0 && chosen <= 1.03 * best);
     rows++;
   }

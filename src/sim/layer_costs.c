@@ -45,7 +45,7 @@ static const struct {
     {offsetof(dt_layer_costs, launch_s), "sim_layer_launch_s", NAN},
     {offsetof(dt_layer_costs, plan_s), "sim_layer_plan_s", 27.5e-6},
     {offsetof(dt_layer_costs, plan_expert_s), "sim_layer_plan_expert_s", 11e-9},
-    {offsetof(dt_layer_costs, table_s), "sim_layer_table_s", 14e-6},
+    {offsetof(dt_layer_costs, table_s), "sim_layer_table_s", 22e-6},
     {offsetof(dt_layer_costs, fill_s), "sim_layer_fill_s", 2.5e-6},
     {offsetof(dt_layer_costs, release_s), "sim_layer_release_s", 2e-6},
     {offsetof(dt_layer_costs, store_s), "sim_layer_store_s", 2e-6},

@@ -10,8 +10,8 @@ enum { COPY_BYTES = 16384 };
 /* A piece is told of when so much behind it has left, or there is no more (layer_carry.cuh). */
 static const double behind_bytes = 16384.0;
 
-/* The first pieces leave so long before the table is there; stamps and differences: docs/notes/model.md. */
-static const double early_s = 10e-6;
+/* The first pieces leave so long before the table is there: docs/notes/model.md. */
+static const double early_s = 5e-6;
 
 /* Copies take longer where memory is at its rate, hardly before; shares of a full link differ by so much on either
  * side: stamps (docs/notes/model.md). */
@@ -65,7 +65,8 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
   }
   rank->next_piece = head;
   const double begin = world->now + c->fill_s - (asked > 0 ? 0.0 : early_s), away_s = away / c->link_bytes_per_s;
-  const double taken = away_s - c->link_capacity_bytes / c->link_bytes_per_s;
+  /* A kernel ends when the link has taken its stores; the table's, which asks nobody, when pieces have been written. */
+  const double taken = away_s - (asked > 0 ? c->link_capacity_bytes / c->link_bytes_per_s : 0.0);
   const double copied = begin + fmax(fmax(taken, own / c->copy_bytes_per_s), 0.0) + c->release_s;
   const double end = asked > 0 ? copied : fmax(world->now, head > 0 ? copied : 0.0);
   rank->link.empty = begin + away_s;
@@ -79,7 +80,7 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
                                     .rows = piece->rows});
   }
   const double start = world->in_place ? world->now : end;
-  world->dispatched = fmax(world->dispatched, start);
+  world->dispatched = fmax(world->dispatched, asked > 0 ? start : world->now);
   layer_push(world,
              (layer_event){.at = start + c->launch_s, .kind = LAYER_START, .rank = self, .rows = world->clusters});
 }
