@@ -101,7 +101,7 @@ gpu_table() {
       $issue[0].summary.limit_s as $most |
     "| host time to issue a MoE layer | \([$issue[0].runs[].median_s] | "\(min | us) to \(max | us)") us; on two " +
       "GPUs, after the cache was evicted, \($live | "\(min | us) to \(max | us)"), over \($most | us) in " +
-      "\([$live[] | select(. > $most)] | length) of \($live | length) layers " +
+      "\([$live[] | select(. > $most)] | length | if . == 0 then "none" else . end) of \($live | length) layers " +
       "| one GPU, [\($issue[0].commit)](docs/results.md); two, \(of($m.commit; "moe")) |",
     "| GPU suite | \($suite[0].summary.passed) of \($suite[0].checks | length) checks " +
       "pass\([$suite[0].checks[] | select(.verdict == "failed") | .name] |
