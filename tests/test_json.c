@@ -16,6 +16,7 @@
 
 #include "../tools/draintile/json.c"
 
+#include "../tools/draintile/args_output.c"
 #include "../tools/draintile/interrupt.c"
 #include "../tools/draintile/log.c"
 

@@ -109,9 +109,9 @@ const char *args_text(const tool_args *args, const char *name);
 int args_choice(const tool_args *args, const char *name);
 const arg_value *args_list(const tool_args *args, const char *name);
 
-/* Can the file of an ARG_OUTPUT or ARG_RESULTS be written? A line and an exit code where not. */
 /* Where the last name of a path leads as a link, also to what is not there yet. */
 void args_follow(const char *path, char place[PATH_MAX]);
+/* Can the file of an ARG_OUTPUT or ARG_RESULTS be written? A line and an exit code where not. */
 int args_check_output(const arg_option *option, const char *path);
 /* What is written, --output too, must be different files, and none what another option reads: that file, or one of the
  * model in that folder. */
