@@ -90,6 +90,13 @@ static dt_status run_all(moe_rank *r, dt_cuda_moe *moe, layers *l, int one_by_on
   return status ? status : moe_cuda(cudaMemcpy(to, l->output, bytes, cudaMemcpyDeviceToHost), "outputs");
 }
 
+/* What the first run left out others would leave out as well. */
+static dt_status check_written(const moe_rank *r, const layers *l) {
+  for (size_t i = 0; i < (size_t)shape.hidden * l->first[LAYERS]; i++)
+    if (l->expected[i] == MOE_POISON) return moe_fail(r, "word %zu of all layers was not written", i);
+  return DT_OK;
+}
+
 static dt_status compare_all(const moe_rank *r, const layers *l, dt_schedule schedule) {
   const size_t h = (size_t)shape.hidden;
   for (int i = 0; i < LAYERS; i++) {
@@ -111,6 +118,7 @@ static dt_status work(moe_rank *r, const dt_cuda_moe_config *config, const dt_cu
   if (!status) status = dt_comm_barrier(r->comm, "layers"); /* what a rank allocates must not meet another's forwards */
   if (!status) status = dt_cuda_moe_create(config, weights, &moe);
   if (!status) status = run_all(r, moe, &l, 1, l.expected);
+  if (!status) status = check_written(r, &l);
   for (size_t i = 0; i < sizeof schedules / sizeof *schedules && !status; i++) {
     other.schedule = schedules[i];
     other.order = (dt_order)((i + 1) % 3);

@@ -153,6 +153,8 @@ static double token_error(const moe_shape *s, const moe_input *in, int64_t t, co
 double moe_error(const moe_rank *r, int index, const uint16_t *output) {
   const moe_input *in = &r->inputs[index];
   double worst = 0;
+  for (int64_t i = 0; i < in->tokens * r->shape->hidden; i++)
+    if (output[i] == MOE_POISON) return INFINITY; /* not written: others would not have written it either */
   for (int i = 0; i < SAMPLES && in->tokens; i++) {
     const double error = token_error(r->shape, in, i * (in->tokens - 1) / (SAMPLES - 1), output);
     if (!(error <= worst)) worst = error;

@@ -9,7 +9,7 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
-enum { MOE_RANKS_MAX = 4, MOE_INPUTS = 4, MOE_SKIPPED = 77 };
+enum { MOE_RANKS_MAX = 4, MOE_INPUTS = 4, MOE_SKIPPED = 77, MOE_POISON = 0xffff /* of outputs; a NaN */ };
 
 typedef struct moe_shape {
   int32_t ranks;
@@ -65,7 +65,8 @@ void moe_give_up(moe_rank *rank, dt_status status);
 void *moe_to_device(const void *host, size_t bytes, dt_status *status);
 /* bf16 in (-2, 2) / 2^power. */
 void moe_fill(uint16_t *to, size_t count, uint64_t seed, int power);
-/* Largest relative error against float64 of a few tokens of input `index`, which `output` (host) came from. */
+/* Largest relative error against float64 of a few tokens of input `index`, which `output` (host) came from. Infinite if
+ * any word was not written. */
 double moe_error(const moe_rank *rank, int index, const uint16_t *output);
 
 /* Queues a forward of an input over a poisoned output. */
