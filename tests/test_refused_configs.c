@@ -13,6 +13,8 @@
 #include <draintile/moe.h>
 #include <draintile/moe_bench.h>
 
+#include "comm_ranks.h"
+
 static void starts_with(const char *want) {
   if (strncmp(dt_error_detail(), want, strlen(want)) != 0) fail_msg("%s; expected %s", dt_error_detail(), want);
 }
@@ -24,9 +26,16 @@ typedef struct layer {
   dt_moe_weights weights;
 } layer;
 
+static dt_matrix matrix_of(int64_t rows, int64_t cols) {
+  static const float zeros[16 * 8];
+  return (dt_matrix){.data = zeros, .rows = rows, .cols = cols, .row_stride = cols, .col_stride = 1};
+}
+
 static int open_layer(void **state) {
   static layer l;
   l = (layer){0};
+  for (int e = 0; e < 2; e++)
+    l.experts[e] = (dt_expert){.gate = matrix_of(8, 16), .up = matrix_of(8, 16), .down = matrix_of(16, 8)};
   dt_moe_config_init(&l.config);
   l.config.top_k = 2;
   l.config.max_tokens = 8;
@@ -62,7 +71,10 @@ static void moe_fields(void **state) {
   REFUSE(config.top_k, 3, "top_k: 3; allowed: 1 to 2 experts");
   REFUSE(config.max_tokens, -1, "max_tokens: -1; allowed: 0 to ");
   REFUSE(config.max_tokens, INT32_MAX, "max_tokens: 2147483647; allowed: 0 to 1073741823");
-  REFUSE(config.max_rows, -1, "max_rows: -1; allowed: 0 or more");
+  REFUSE(config.max_rows, -1, "max_rows: -1; allowed: 0 to 2147483647");
+  REFUSE(config.max_rows, INT64_MAX, "max_rows: 9223372036854775807; allowed: 0 to 2147483647");
+  REFUSE(weights.activation, (dt_activation)2, "activation: 2; allowed: 0 to 1");
+  REFUSE(weights.shared_intermediate, 4, "shared.gate: 0 x 0, without data; allowed: 4 x 16, its data given");
   REFUSE(config.tile_m, 0, "tile_m: 0; allowed: 1 to 4096");
   REFUSE(config.tile_n, 65537, "tile_n: 65537; allowed: 0 to 65536");
   REFUSE(config.layout, (dt_layout)2, "layout: 2; allowed: packed, aligned");
@@ -87,6 +99,48 @@ static void moe_fields(void **state) {
   assert_int_equal(dt_moe_set_schedule(moe, &other), DT_ERR_ARGUMENT);
   starts_with("consumers: 0; signal needs at least 1");
   dt_moe_destroy(moe);
+}
+
+/* A matrix that is not the layer's would be read past its end. */
+static void moe_matrices(void **state) {
+  const layer good = *(layer *)*state;
+  dt_expert bad[2];
+  layer l = good;
+  l.weights.experts = bad;
+#define REFUSE(field, value, detail)                                                                                   \
+  (memcpy(bad, good.experts, sizeof bad), bad[1].field = (value), moe_refused(&l, "experts[1]." detail))
+  REFUSE(gate.data, NULL, "gate: 8 x 16, without data; allowed: 8 x 16, its data given");
+  REFUSE(gate.rows, 7, "gate: 7 x 16; allowed: 8 x 16");
+  REFUSE(up.cols, 17, "up: 8 x 17; allowed: 8 x 16");
+  REFUSE(down, matrix_of(8, 16), "down: 8 x 16; allowed: 16 x 8");
+  REFUSE(down.dtype, DT_DTYPE_I64, "down: type i64; allowed: f32, bf16, f16, f8_e4m3, mxfp4");
+  REFUSE(down.dtype, (dt_dtype)99, "down: type ");
+  REFUSE(up.dtype, DT_DTYPE_MXFP4, "up: mxfp4, 16 columns, scales missing; allowed: a multiple of 32");
+#undef REFUSE
+  memcpy(bad, good.experts, sizeof bad);
+  bad[0].gate.dtype = DT_DTYPE_F8_E4M3;
+  bad[0].gate.scales = bad;
+  moe_refused(&l, "experts[0].gate: scales for blocks of 0 x 0; allowed: 1 or more each");
+}
+
+/* Rows of all ranks times a width that passes 2^64 by little: said, not wrapped round to a small buffer. */
+static int create_beyond_memory(dt_comm *comm, void *argument) {
+  (void)argument;
+  const int64_t wide = 3 << 26;
+  const dt_expert expert = {.gate = matrix_of(wide, 1), .up = matrix_of(wide, 1), .down = matrix_of(1, wide)};
+  const dt_moe_weights weights = {.hidden = 1, .intermediate = wide, .experts_per_rank = 1, .experts = &expert};
+  dt_moe_config config;
+  dt_moe_config_init(&config);
+  config.top_k = 1;
+  config.max_tokens = 1431655766; /* 16 ranks * this * wide * 4 bytes: 2^64 + 2^33 */
+  dt_moe *moe;
+  EXPECT(dt_moe_create(comm, &config, &weights, &moe) == DT_ERR_MEMORY);
+  return 0;
+}
+
+static void moe_sizes(void **state) {
+  (void)state;
+  assert_int_equal(run_local(16, NULL, create_beyond_memory, NULL, NULL), 0);
 }
 
 /* A rank without tokens passes nothing; what else is wrong with an input ends the layer, and the error stays. */
@@ -207,6 +261,8 @@ static void router_arguments(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(moe_fields, open_layer, close_layer),
+      cmocka_unit_test_setup_teardown(moe_matrices, open_layer, close_layer),
+      cmocka_unit_test(moe_sizes),
       cmocka_unit_test_setup_teardown(moe_agreement, open_layer, close_layer),
       cmocka_unit_test(moe_inputs),
       cmocka_unit_test(comm_fields),

@@ -62,7 +62,7 @@ static dt_status agree_on_layer(dt_comm *comm, const dt_moe_config *config, cons
       {"workers (at least 1)", config->workers >= 1},
       {"consumers (at least 1 for signal, else 0)",
        config->consumers >= (config->schedule == DT_SCHEDULE_SIGNAL ? 1 : 0)},
-      {"experts (given)", weights->experts != NULL},
+      {"experts (matrices of the layer's sizes)", dt_check_weights(weights) == DT_OK},
   };
   return dt_comm_agree(comm, fields, sizeof(fields) / sizeof(fields[0]));
 }
@@ -102,17 +102,19 @@ static dt_status check_config(const dt_moe_config *config, const dt_moe_weights 
   if (weights->shared_intermediate < 0 || weights->shared_intermediate > INT32_MAX / 8)
     return dt_fail(DT_ERR_ARGUMENT, "shared_intermediate: %lld; allowed: 0 to %d",
                    (long long)weights->shared_intermediate, INT32_MAX / 8);
-  if (weights->experts_per_rank < 1 || !weights->experts)
-    return dt_fail(DT_ERR_ARGUMENT, "experts_per_rank: %d; allowed: 1 or more, with experts given",
-                   weights->experts_per_rank);
+  dt_status status = dt_check_weights(weights);
+  if (status) return status;
+  if (weights->experts_per_rank > INT32_MAX / ranks)
+    return dt_fail(DT_ERR_ARGUMENT, "experts_per_rank: %d; allowed: 1 to %d", weights->experts_per_rank,
+                   INT32_MAX / ranks);
   int64_t experts = (int64_t)weights->experts_per_rank * ranks;
   if (config->top_k < 1 || config->top_k > experts)
     return dt_fail(DT_ERR_ARGUMENT, "top_k: %d; allowed: 1 to %lld experts", config->top_k, (long long)experts);
   if (config->max_tokens < 0 || config->max_tokens > INT32_MAX / config->top_k)
     return dt_fail(DT_ERR_ARGUMENT, "max_tokens: %lld; allowed: 0 to %d", (long long)config->max_tokens,
                    INT32_MAX / config->top_k);
-  if (config->max_rows < 0)
-    return dt_fail(DT_ERR_ARGUMENT, "max_rows: %lld; allowed: 0 or more", (long long)config->max_rows);
+  if (config->max_rows < 0 || config->max_rows > INT32_MAX)
+    return dt_fail(DT_ERR_ARGUMENT, "max_rows: %lld; allowed: 0 to %d", (long long)config->max_rows, INT32_MAX);
   if (config->tile_m < 1 || config->tile_m > 4096)
     return dt_fail(DT_ERR_ARGUMENT, "tile_m: %d; allowed: 1 to 4096", config->tile_m);
   if (config->tile_n < 0 || config->tile_n > 65536)
@@ -168,6 +170,7 @@ static void size_layer(dt_moe *moe) {
   int64_t per_rank = moe->weights->experts_per_rank;
   int64_t fan_out = config->top_k < per_rank ? config->top_k : per_rank;
   moe->max_rows = config->max_rows ? config->max_rows : moe->ranks * config->max_tokens * fan_out;
+  if (moe->max_rows > INT32_MAX) moe->max_rows = INT32_MAX; /* no plan has more */
   moe->memory_rows = moe->max_rows;
   if (config->layout == DT_LAYOUT_ALIGNED) moe->memory_rows += per_rank * moe->ranks * (config->tile_m - 1);
   moe->max_bands = moe->memory_rows / config->tile_m + per_rank + 1;
@@ -178,11 +181,29 @@ static void size_layer(dt_moe *moe) {
   place_counters(moe);
 }
 
+/* Of so many rows; where the product overflows, more than there are addresses, which whoever allocates will say. */
+static size_t rows_bytes(int64_t rows, size_t row_bytes) {
+  size_t bytes;
+  return __builtin_mul_overflow((size_t)rows, row_bytes, &bytes) || bytes > SIZE_MAX / 4 ? SIZE_MAX / 4 : bytes;
+}
+
+static size_t act_bytes(const dt_moe *moe) {
+  return rows_bytes(moe->memory_rows, (size_t)moe->intermediate * sizeof(float));
+}
+
+static size_t y_bytes(const dt_moe *moe) {
+  return rows_bytes(moe->memory_rows, moe->row_bytes);
+}
+
+static size_t shared_bytes(const dt_moe *moe) {
+  return rows_bytes(moe->config.max_tokens, (size_t)moe->hidden * sizeof(float));
+}
+
 static dt_status allocate_local(dt_moe *moe) {
   size_t slots = (size_t)(moe->config.max_tokens * moe->config.top_k) * sizeof(int32_t);
-  moe->act = dt_pages_alloc((size_t)(moe->memory_rows * moe->intermediate) * sizeof(float));
-  moe->y = dt_pages_alloc((size_t)moe->memory_rows * moe->row_bytes);
-  moe->shared_out = dt_pages_alloc((size_t)(moe->config.max_tokens * moe->hidden) * sizeof(float));
+  moe->act = dt_pages_alloc(act_bytes(moe));
+  moe->y = dt_pages_alloc(y_bytes(moe));
+  moe->shared_out = dt_pages_alloc(shared_bytes(moe));
   moe->row_of_slot = dt_pages_alloc(slots);
   moe->slot_of_row = dt_pages_alloc(slots);
   moe->token_of_row = dt_pages_alloc(slots);
@@ -200,9 +221,9 @@ static dt_status allocate_local(dt_moe *moe) {
 static void release_local(dt_moe *moe) {
   size_t slots = (size_t)(moe->config.max_tokens * moe->config.top_k) * sizeof(int32_t);
   dt_pool_destroy(moe);
-  dt_pages_free(moe->act, (size_t)(moe->memory_rows * moe->intermediate) * sizeof(float));
-  dt_pages_free(moe->y, (size_t)moe->memory_rows * moe->row_bytes);
-  dt_pages_free(moe->shared_out, (size_t)(moe->config.max_tokens * moe->hidden) * sizeof(float));
+  dt_pages_free(moe->act, act_bytes(moe));
+  dt_pages_free(moe->y, y_bytes(moe));
+  dt_pages_free(moe->shared_out, shared_bytes(moe));
   dt_pages_free(moe->row_of_slot, slots);
   dt_pages_free(moe->slot_of_row, slots);
   dt_pages_free(moe->token_of_row, slots);
@@ -224,9 +245,9 @@ static void free_windows(dt_moe *moe) {
 }
 
 static dt_status allocate_windows(dt_moe *moe) {
-  size_t combine_rows = (size_t)(moe->config.max_tokens * moe->config.top_k);
-  dt_status status = dt_comm_alloc(moe->comm, (size_t)moe->memory_rows * moe->row_bytes + 64, &moe->dispatch);
-  if (!status) status = dt_comm_alloc(moe->comm, combine_rows * moe->row_bytes + 64, &moe->combine);
+  const size_t combine_bytes = rows_bytes(moe->config.max_tokens * moe->config.top_k, moe->row_bytes);
+  dt_status status = dt_comm_alloc(moe->comm, y_bytes(moe) + 64, &moe->dispatch);
+  if (!status) status = dt_comm_alloc(moe->comm, combine_bytes + 64, &moe->combine);
   if (!status) status = dt_comm_alloc(moe->comm, 2 * moe->bank_bytes, &moe->counters);
   if (!status) status = dt_comm_alloc(moe->comm, 2 * (size_t)moe->ranks * moe->slot_bytes, &moe->counts_window);
   return status;

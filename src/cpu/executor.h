@@ -4,7 +4,7 @@
  *   pool.c     the threads and their jobs                  tasks.c    what a worker does: L1, L2, shared, reduce
  *   carry.c    what moves rows: dispatch, segments, bulk   panels.c   weights and rows as float32, kept while reused
  *   spans.c    the trace                                   kernels.c  loops
- *   forward.c  stages, failures: attention's as well
+ *   forward.c  stages, failures: attention's as well       weights.c  what the experts' matrices must be
  *
  * Happens-before edges (the counters are dt_comm_signal, a release, and dt_comm_wait, an acquire):
  *   put of dispatch rows   -> arrival[band] at the peer      -> L1 of the band (of its remote rows)
@@ -148,6 +148,9 @@ struct dt_moe {
 void *dt_pages_alloc(size_t bytes); /* zero-filled; takes memory only where touched; NULL when out of memory */
 void dt_pages_free(void *pages, size_t bytes);
 size_t dt_bank_offset(const dt_moe *moe, dt_counter_kind kind, int64_t index);
+
+/* weights.c */
+dt_status dt_check_weights(const dt_moe_weights *weights); /* DT_ERR_ARGUMENT names the matrix */
 
 /* pool.c */
 dt_status dt_pool_create(dt_moe *moe);
