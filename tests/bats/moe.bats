@@ -42,6 +42,17 @@ setup_file() {
   jq -e '.runs[0] | .bytes_sent > 0 and .bytes_sent % 64 == 0' <<<"$output"
 }
 
+@test "the limit's bytes: a token once to a rank, a slot once back, own rows never" {
+  local file=$BATS_TEST_TMPDIR/tokens
+  "$DRAINTILE" synth tokens --count 100 --hidden 128 --experts 8 --top-k 2 "$file"
+  dd if=/dev/zero of="$file" bs=1 seek="$(tensor_offset "$file" topk_ids)" count=1600 conv=notrunc status=none
+  run -0 --separate-stderr moe --ranks 2 --input "$file" --schedule signal --repeat 1 --link-rate 50MB/s \
+    --link-latency 2ms --json -
+  # all to expert 0: rank 1 sends its 50 tokens, rank 0 returns their 100 slots, of 256 bytes each; a latency each way
+  jq -e '.runs | length == 2 and all(.limit_parts | (.link_s * 50e6 - 100 * 256 | fabs < 1e-3)
+    and .constants_s >= 4e-3)' <<<"$output"
+}
+
 @test "the output: the same bytes from every schedule, the input's type and shape" {
   moe --ranks 2 --schedule serial --repeat 1 >/dev/null
   mv "$BATS_TEST_TMPDIR/output.safetensors" "$BATS_TEST_TMPDIR/serial"
