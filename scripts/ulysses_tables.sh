@@ -30,7 +30,10 @@ if [ $# -ge 3 ]; then
           whole_minus_kernel_s: (best($r; "whole"; "whole-graph") - of($r; "kernel")),
           library: ($t.library_s / best($r; "fused"; "fused-graph")),
           torch: ($t.median_s.whole_graph / best($r; "whole"; "whole-graph")),
-          one_gpu: ($t.median_s.one_gpu / best($r; "whole"; "whole-graph"))}})) as $rows |
+          one_gpu: ($t.median_s.one_gpu / best($r; "whole"; "whole-graph"))}} +
+        if $r.kernel_asleep then {over_asleep: {
+          fused_kernel: (best($r; "fused"; "fused-graph") / $r.kernel_asleep.median_s),
+          whole_kernel: (best($r; "whole"; "whole-graph") / $r.kernel_asleep.median_s)}} else {} end)) as $rows |
     def least(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | min;
     def most(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | max;
     {schema: "draintile-attention-results", version: 1, commit: $commit, device: $ours[0].device, date: $ours[0].date,
@@ -86,6 +89,13 @@ fi
       "\(of($r; "whole") | us) | \(of($r; "whole-graph") | us) | \(.torch.median_s.whole_graph | us) | " +
       "\(.torch.median_s.one_gpu | us) | \(.over.whole_kernel | three) | \(.over.torch | three) | " +
       "\(.over.one_gpu | three) | \(.repeat) |"),
+    ([.rows[] | select(.kernel_asleep)] | select(length > 0) | "",
+      "At the power limit a kernel that stores to nobody is faster once the links sleep, after 50 ms without traffic " +
+        "([ulysses.md](../ulysses.md)):",
+      "above every method of these rows comes behind traffic and behind itself; here the kernel behind itself alone.",
+      "", "| shape | kernel, links asleep | fused over it | whole over it |", "|---|---|---|---|",
+      (.[] | "| \(.shape) | \(.kernel_asleep.median_s | us) | \(.over_asleep.fused_kernel | three) | " +
+        "\(.over_asleep.whole_kernel | three) |")),
     "", "| figure | value |", "|---|---|",
     (.summary | to_entries[] | "| `\(.key)` | \(.value | if type != "number" then . elif . < 0.01
       then "\(. * 1e7 | round / 10) us" else . * 1000 | round / 1000 end) |")

@@ -77,12 +77,13 @@ typedef struct dt_ulysses_timing {
 typedef struct dt_ulysses_bench {
   dt_ulysses_bench_config config; /* repeat as it was */
   dt_ulysses_timing timings[DT_ULYSSES_METHODS];
-  double max_relative_error;   /* sampled rows of heads of serial's output against float64; NaN: not finite */
-  double flops;                /* of the rank with most heads */
-  int64_t in_bytes, out_bytes; /* the most that a rank sends to others */
-  uint64_t device_bytes;       /* of the operator, largest rank */
-  int32_t gpus, sms;           /* that the ranks run on; multiprocessors of a rank */
-  int32_t tile_rows;           /* of the attention's tiles */
+  dt_ulysses_timing kernel_asleep; /* rows with runs of 50 ms or more: the kernel alone while links sleep; else NaN */
+  double max_relative_error;       /* sampled rows of heads of serial's output against float64; NaN: not finite */
+  double flops;                    /* of the rank with most heads */
+  int64_t in_bytes, out_bytes;     /* the most that a rank sends to others */
+  uint64_t device_bytes;           /* of the operator, largest rank */
+  int32_t gpus, sms;               /* that the ranks run on; multiprocessors of a rank */
+  int32_t tile_rows;               /* of the attention's tiles */
   char device[256];
   double sm_hz_before, sm_hz_after; /* of rank 0, measured; 0: unknown */
 } dt_ulysses_bench;

@@ -220,10 +220,11 @@ static dt_status forward(const dt_cuda_attention *a, const dt_attention_choice *
   kernel.scale_log2 = (float)(1.4426950408889634 * (isnan(a->scale) ? 1 / sqrt(a->head_dim) : (double)a->scale));
   int ctas = a->sms ? a->sms : sms;
   if (ctas > DT_ATTENTION_CTAS_MAX) ctas = DT_ATTENTION_CTAS_MAX;
-  dt_attention_plan(a, &shape, choice->cut, ctas, &kernel);
+  dt_attention_plan(a, &shape, carry && carry->holds == 1 ? 0 : choice->cut, ctas, &kernel);
   if (!carry || carry->count == 0) dt_attention_plan_alone(&kernel);
   dt_attention_plan_first(&shape, ctas, &kernel);
   dt_attention_plan_pace(a, &shape, &kernel);
+  dt_attention_plan_hold(a, &shape, ctas, &kernel);
   return dt_cuda_check(launch(&kernel, &shape, ctas, stream), "attention kernel");
 }
 

@@ -103,6 +103,7 @@ typedef struct dt_attention_carried {
 /* What the attention's CTAs carry beside it. They draw items in order, so that all are carried by whichever CTAs are
  * resident. */
 enum { DT_ATTENTION_CARRY_BYTES = 16384, DT_ATTENTION_CARRY_STAGES = 2, DT_ATTENTION_CARRY_EVERY = 2 };
+enum { DT_ATTENTION_HELD_ROWS = 32 };
 typedef struct dt_attention_carry {
   CUtensorMap from[3];
   const CUtensorMap *to; /* device memory */
@@ -125,6 +126,9 @@ typedef struct dt_attention_carry {
    * rows are there. 0: the ranks have met, or will, without it, and others leave. */
   int32_t enters;
   dt_ulysses_params meet;
+  void *held; /* memory for rows that are away, until the last rounds; NULL: they leave as they come */
+  size_t held_bytes;
+  int32_t holds; /* -1: whether they wait is chosen by length; 0: they do not; 1: they do, and no tile is cut (tests) */
 } dt_attention_carry;
 
 typedef struct dt_attention_kernel {
@@ -157,6 +161,11 @@ typedef struct dt_attention_kernel {
   dt_attention_share shares[DT_ATTENTION_CTAS_MAX];
   dt_attention_first first[DT_ATTENTION_CTAS_MAX];
   dt_attention_piece pieces[DT_ATTENTION_CTAS_MAX][DT_ATTENTION_PIECES];
+  /* Rows that wait for the last rounds: DT_ATTENTION_HELD_ROWS at a time, each with its destination behind it. */
+  uint8_t *held;
+  int32_t held_most;  /* pieces of so many rows that a CTA has room for; 0: no row waits */
+  int32_t drain_from; /* a CTA sends them when the tile behind its next one would be this one, or a later one */
+  uint32_t drain_ns;  /* from the beginning of a piece to that of the next */
 } dt_attention_kernel;
 
 /* Which head and which of its group's tiles is number `index` of group `group`: sections of heads; in a section the
@@ -221,6 +230,14 @@ void dt_attention_plan_first(const dt_attention_shape *shape, int32_t ctas, dt_a
  * would hold up the consumers. Nor causal tiles, whose lengths differ; nor by a kernel that does not enter, whose end
  * would wait for the warp without limit. Pure. */
 void dt_attention_plan_pace(const dt_cuda_attention *attention, const dt_attention_shape *shape,
+                            dt_attention_kernel *kernel);
+/* Whether no tile is cut, nor causal, and the kernel takes so long that its links sleep if they carry nothing
+ * meanwhile, which leaves the multiprocessors more power. Behind dt_attention_plan. Pure. */
+int dt_attention_outlasts_links(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t ctas,
+                                const dt_attention_kernel *kernel);
+/* Whether rows that are away wait until the last rounds, as they do there, and when those begin. Behind
+ * dt_attention_plan_pace. Pure. */
+void dt_attention_plan_hold(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t ctas,
                             dt_attention_kernel *kernel);
 /* Which rows `kernel` reads where they lie. Pure. */
 void dt_attention_plan_own(const dt_cuda_attention *attention, const dt_attention_carry *carry,

@@ -363,6 +363,9 @@ template <class C> DT_DEVICE void dt_attention_end(const dt_attention_kernel &a,
     dt_group_sync(0); /* no warp may arrive here before all have arrived for the tile before */
     dt_attention_release(B::sent_full(c.shared, 0));
   }
+  if constexpr (C::HOLDS)
+    if (a.held_most > 0)
+      dt_attention_wait<C>(a, c.shared, B::held_gone(c.shared), 0, DT_ATTENTION_ERROR_FREE_SENT);
   if (!a.carry.enters) return;
   dt_group_sync(c.group);
   if (threadIdx.x % 128 != 0 || dt_load_shared_word(c.shared + C::SHARED_DEAD)) return;

@@ -18,19 +18,21 @@ template <int D_, int N_, int Groups, bool Half_, bool Causal_, bool Cut> struct
   static constexpr bool CARRIES = D_ <= 128, SENDS = D_ <= 128; /* there is room */
   static constexpr bool LEADS = D_ <= 128 && !Causal_;
   static constexpr bool RESUMES = D_ <= 128 && Cut;
+  static constexpr bool HOLDS = SENDS && !Causal_ && !Cut; /* rows that are away may wait for the last rounds */
   static constexpr uint32_t CARRY_STAGES = CARRIES ? DT_ATTENTION_CARRY_STAGES : 0;
   static constexpr uint32_t SENT_ROW_BYTES = 2 * D + 16; /* with its destination */
+  static constexpr uint32_t HELD_BYTES = DT_ATTENTION_HELD_ROWS * SENT_ROW_BYTES;
   static constexpr uint32_t SHARED_K = Groups * GROUP_Q_BYTES, SHARED_V = SHARED_K + STAGES * BLOCK_BYTES,
                             SHARED_CARRY = SHARED_V + STAGES * BLOCK_BYTES,
                             SHARED_SENT = SHARED_CARRY + CARRY_STAGES * DT_ATTENTION_CARRY_BYTES,
                             SHARED_SLOTS = SHARED_SENT + (SENDS ? M * SENT_ROW_BYTES : 0),
                             SHARED_BARRIERS = SHARED_SLOTS + 32 * SLOTS,
-                            BARRIERS = 4 * STAGES + 4 * Groups + VALUES + CARRY_STAGES,
+                            BARRIERS = 4 * STAGES + 4 * Groups + VALUES + CARRY_STAGES + (HOLDS ? 2 : 0),
                             SHARED_DEAD = SHARED_BARRIERS + 8 * BARRIERS, SHARED_SENT_END = SHARED_DEAD + 4,
                             SHARED_VALUES = SHARED_DEAD + 8,
                             SHARED_READY = SHARED_VALUES + 8 * VALUES, SHARED_HURRY = SHARED_READY + 4,
-                            SHARED_MERGE = SHARED_READY + 8,
-                            SHARED_ALLOCATION = SHARED_MERGE + 8 * Groups + 1024; /* aligned by hand */
+                            SHARED_MERGE = SHARED_READY + 8, SHARED_DRAIN = SHARED_MERGE + 8 * Groups,
+                            SHARED_ALLOCATION = SHARED_DRAIN + (HOLDS ? 8 : 0) + 1024; /* aligned by hand */
   /* What the launch allots, 168 a thread of three warpgroups or 128 of four, dealt again. A causal loader needs more.
    */
   static constexpr int REGISTERS_CONSUMER = Groups == 2 ? (Causal_ ? 232 : 240) : 160,
@@ -60,7 +62,14 @@ template <class C> struct dt_attention_barriers {
   DT_DEVICE uint32_t carry_full(uint32_t shared, uint32_t stage) {
     return at(shared, 4 * C::STAGES + 4 * C::GROUPS + C::VALUES + stage);
   }
+  DT_DEVICE uint32_t held_full(uint32_t shared) { return at(shared, C::BARRIERS - 2); }
+  DT_DEVICE uint32_t held_gone(uint32_t shared) { return at(shared, C::BARRIERS - 1); }
   DT_DEVICE void init(uint32_t shared) {
+    if constexpr (C::HOLDS) {
+      dt_barrier_init(held_full(shared), 1);
+      dt_barrier_init(held_gone(shared), 1);
+      dt_store_shared_word(shared + C::SHARED_DRAIN, 0);
+    }
     if constexpr (C::CARRIES)
       for (uint32_t i = 0; i < C::CARRY_STAGES; i++) dt_barrier_init(carry_full(shared, i), 1);
     for (uint32_t i = 0; i < C::VALUES; i++) dt_barrier_init(value(shared, i), 1);
@@ -342,6 +351,8 @@ template <class C> DT_DEVICE void dt_attention_load(const dt_attention_kernel &a
         kv_head =
             a.mapped ? a.head_to_kv[item.head] : (int32_t)((uint32_t)(item.head * a.kv_heads) / (uint32_t)a.heads);
     }
+    if constexpr (C::HOLDS)
+      if (next >= a.drain_from) dt_store_shared_word(shared + C::SHARED_DRAIN, 1);
     /* What it held eight items ago nobody reads any more: Q of the item before the last has been handed back. */
     dt_attention_slot_write(shared + C::SHARED_SLOTS + sequence % C::SLOTS * 32, item);
     if (C::RESUMES && item.blocks > 0 && item.merge == DT_ATTENTION_RESUMED && !dt_attention_resumable<C>(a, shared))

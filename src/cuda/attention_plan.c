@@ -1,4 +1,5 @@
 /* The attention kernel's schedule: which tiles, in which order, and which of them are cut over KV. Pure. */
+#include <math.h>
 #include <string.h>
 
 #include "cuda/attention.h"
@@ -122,6 +123,40 @@ void dt_attention_plan_pace(const dt_cuda_attention *a, const dt_attention_shape
   kernel->paced = 4;
   while (tile_rows / kernel->paced * way_ns > left_ns) kernel->paced *= 2;
   kernel->paced_ns = (uint32_t)(left_ns * kernel->paced / tile_rows);
+}
+
+static int32_t rounds_of(const dt_attention_kernel *kernel, int32_t ctas) {
+  return (kernel->groups[0].tiles + kernel->groups[1].tiles + ctas - 1) / ctas;
+}
+
+int dt_attention_outlasts_links(const dt_cuda_attention *a, const dt_attention_shape *shape, int32_t ctas,
+                                const dt_attention_kernel *kernel) {
+  static const double long_ns = 60e6; /* links sleep after 50 ms without traffic (nvidia-smi nvlink -gLowPwrInfo) */
+  return !a->causal && kernel->cut_tiles == 0 && rounds_of(kernel, ctas) * dt_attention_tile_ns(a, shape) >= long_ns;
+}
+
+void dt_attention_plan_hold(const dt_cuda_attention *a, const dt_attention_shape *shape, int32_t ctas,
+                            dt_attention_kernel *kernel) {
+  static const double piece_ns = 12600; /* with all CTAs a fifth of what the link takes */
+  const dt_attention_carry *carry = &kernel->carry;
+  const int32_t tiles = kernel->groups[0].tiles + kernel->groups[1].tiles, rounds = rounds_of(kernel, ctas);
+  const double tile_ns = dt_attention_tile_ns(a, shape);
+  kernel->held = NULL;
+  kernel->held_most = 0;
+  kernel->drain_from = INT32_MAX;
+  kernel->drain_ns = 0;
+  if (!kernel->paced || kernel->cut_tiles > 0 || !carry->held || carry->holds == 0) return;
+  if (carry->holds < 0 && !dt_attention_outlasts_links(a, shape, ctas, kernel)) return;
+  const size_t group_bytes = 64 * (2 * (size_t)a->head_dim + 16), room = carry->held_bytes / (size_t)ctas / group_bytes;
+  const int32_t each = 64 / DT_ATTENTION_HELD_ROWS, most = shape->groups * rounds * each; /* pieces */
+  double away = 0;
+  for (int32_t run = 0; run < kernel->groups[1].runs_end; run++)
+    if (kernel->runs[run].away) away += (double)kernel->runs[run].rows * a->heads / DT_ATTENTION_HELD_ROWS;
+  const double last_rounds = carry->holds == 1 ? 0 : ceil(away / ctas * piece_ns / tile_ns);
+  kernel->held = carry->held;
+  kernel->held_most = room < (size_t)(most / each) ? (int32_t)room * each : most;
+  kernel->drain_from = last_rounds < rounds ? tiles - (int32_t)last_rounds * ctas : 0;
+  kernel->drain_ns = carry->holds == 1 ? 0 : (uint32_t)piece_ns;
 }
 
 void dt_attention_plan_own(const dt_cuda_attention *attention, const dt_attention_carry *carry,

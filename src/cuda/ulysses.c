@@ -82,6 +82,9 @@ static dt_status run_carrying(dt_ulysses *u, const dt_cuda_attention *attention,
                               .gate_target = &u->state->next,
                               .enters = 1,
                               .meet = *p,
+                              .held = u->kept,
+                              .held_bytes = u->kept_bytes,
+                              .holds = u->holds,
                               .late = p->late[p->rank],
                               .late_rows = (int32_t)dt_ulysses_late_rows(&u->layout, p->rank)};
   if (dt_ulysses_by_owner(&u->layout)) read_own(u, inputs, &carry);
@@ -108,7 +111,8 @@ dt_status dt_ulysses_run(dt_ulysses *u, dt_ulysses_part part, const void *q, con
                          void *stream) {
   const dt_ulysses_params *p = &u->move_in.params;
   const void *inputs[3] = {q, k, v};
-  const dt_attention_carry carry = {.enters = 1, .meet = *p};
+  const dt_attention_carry carry = {
+      .enters = 1, .meet = *p, .held = u->kept, .held_bytes = u->kept_bytes, .holds = u->holds};
   const int enters = u->attention.kv_tokens > 0 && u->attention.tokens > 0; /* there is an attention kernel */
   dt_cuda_attention attention = u->attention;
   dt_status status = DT_OK;

@@ -36,7 +36,9 @@ struct dt_ulysses {
   dt_window *control;  /* slots, then a word a head */
   dt_ulysses_state *state;
   uint32_t *gate;
-  uint8_t *kept; /* [S][heads][D]: outputs that stay */
+  uint8_t *kept; /* [S][heads][D]: outputs that stay; or rows that wait to be sent */
+  size_t kept_bytes;
+  int32_t holds; /* as dt_attention_carry; -1 */
   void *workspace;
   size_t workspace_bytes, device_bytes;
   dt_ulysses_moves in_few, in_all, out; /* few: blocks that have multiprocessors of their own beside the attention */

@@ -46,6 +46,10 @@ static dt_status prepare(dt_ulysses_bench_shared *b) {
       b->ranks[r].samples[m] = calloc((size_t)c->repeat, sizeof(double));
       if (!b->ranks[r].samples[m]) return dt_fail(DT_ERR_MEMORY, "samples: %d", c->repeat);
     }
+  for (int32_t r = 0; r < c->ranks; r++) {
+    b->ranks[r].asleep = calloc((size_t)c->repeat, sizeof(double));
+    if (!b->ranks[r].asleep) return dt_fail(DT_ERR_MEMORY, "samples: %d", c->repeat);
+  }
   dt_comm_config comm;
   dt_comm_config_init(&comm);
   comm.entry_timeout_s = comm.timeout_s = 60;
@@ -78,7 +82,19 @@ static void count(dt_ulysses_bench_shared *b) {
   }
 }
 
-/* The slowest rank of each sample; the worst of each check. */
+/* The slowest rank of each sample. method below 0: the kernel's while links sleep. */
+static dt_status take_samples(const dt_ulysses_bench_shared *b, int method, dt_ulysses_timing *timing) {
+  timing->samples_s = calloc((size_t)b->repeat, sizeof *timing->samples_s);
+  if (!timing->samples_s) return dt_fail(DT_ERR_MEMORY, "samples: %d", b->repeat);
+  for (int32_t r = 0; r < b->config->ranks; r++) {
+    const double *samples = method < 0 ? b->ranks[r].asleep : b->ranks[r].samples[method];
+    for (int32_t i = 0; i < b->repeat; i++) timing->samples_s[i] = fmax(timing->samples_s[i], samples[i]);
+  }
+  timing->median_s = dt_median(timing->samples_s, (size_t)b->repeat);
+  return DT_OK;
+}
+
+/* Also the worst of each check. */
 static dt_status gather(dt_ulysses_bench_shared *b) {
   const dt_ulysses_bench_config *c = b->config;
   dt_ulysses_bench *result = b->result;
@@ -87,20 +103,24 @@ static dt_status gather(dt_ulysses_bench_shared *b) {
   result->sms = b->ranks[0].ulysses->sms;
   result->tile_rows = dt_ulysses_tile_rows(b->ranks[0].ulysses);
   for (int32_t r = 0; r < c->ranks; r++)
-    if (!(b->ranks[r].error <= result->max_relative_error)) result->max_relative_error = b->ranks[r].error;
+    if (r == 0 || isnan(b->ranks[r].error) || b->ranks[r].error > result->max_relative_error)
+      result->max_relative_error = b->ranks[r].error;
   for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
     dt_ulysses_timing *t = &result->timings[m];
     t->words_wrong = -1;
     t->median_s = NAN;
     if (!dt_ulysses_bench_times(c, m)) continue;
-    t->samples_s = calloc((size_t)b->repeat, sizeof *t->samples_s);
-    if (!t->samples_s) return dt_fail(DT_ERR_MEMORY, "samples: %d", b->repeat);
+    const dt_status status = take_samples(b, m, t);
+    if (status) return status;
     for (int32_t r = 0; r < c->ranks; r++) {
-      const dt_ulysses_bench_rank *rank = &b->ranks[r];
-      for (int32_t i = 0; i < b->repeat; i++) t->samples_s[i] = fmax(t->samples_s[i], rank->samples[m][i]);
-      if (rank->words_wrong[m] >= 0) t->words_wrong = (t->words_wrong < 0 ? 0 : t->words_wrong) + rank->words_wrong[m];
+      const int64_t wrong = b->ranks[r].words_wrong[m];
+      if (wrong >= 0) t->words_wrong = (t->words_wrong < 0 ? 0 : t->words_wrong) + wrong;
     }
-    t->median_s = dt_median(t->samples_s, (size_t)b->repeat);
+  }
+  result->kernel_asleep = (dt_ulysses_timing){.median_s = NAN, .words_wrong = -1};
+  if (b->heats[DT_ULYSSES_METHOD_KERNEL] > 0) {
+    const dt_status status = take_samples(b, -1, &result->kernel_asleep);
+    if (status) return status;
   }
   struct cudaDeviceProp properties;
   if (cudaGetDeviceProperties(&properties, 0) == cudaSuccess)
@@ -113,6 +133,7 @@ static void release(dt_ulysses_bench_shared *b) {
     if (b->ranks[r].shared) dt_ulysses_bench_release(&b->ranks[r]);
   for (int32_t r = 0; r < b->config->ranks; r++)
     for (int m = 0; m < DT_ULYSSES_METHODS; m++) free(b->ranks[r].samples[m]);
+  for (int32_t r = 0; r < b->config->ranks; r++) free(b->ranks[r].asleep);
   free(b->block), free(b);
 }
 
@@ -155,5 +176,6 @@ dt_status dt_ulysses_bench_run(const dt_ulysses_bench_config *config, dt_ulysses
 void dt_ulysses_bench_destroy(dt_ulysses_bench *bench) {
   if (!bench) return;
   for (int m = 0; m < DT_ULYSSES_METHODS; m++) free(bench->timings[m].samples_s);
+  free(bench->kernel_asleep.samples_s);
   free(bench);
 }

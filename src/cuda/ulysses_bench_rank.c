@@ -13,6 +13,8 @@ enum {
   FLUSH_BYTES = 512 << 20,
   CHECKED_MOST = 32,        /* rows of a head, sampled a rank */
   CHECKED_WORK = 100000000, /* multiplications that a rank spends on them, about */
+  WAKE_BYTES = 8 << 20,
+  HEATS_MOST = 64
 };
 
 /* Element i of a whole tensor is value (i + offset) % period of the block. */
@@ -198,6 +200,7 @@ static dt_status sample_error(dt_ulysses_bench_rank *r, dt_ulysses *ulysses) {
   const dt_attention_config *a = &r->shared->attention;
   const int64_t token = (int64_t)a->heads * a->head_dim;
   dt_attention_rows runs[2];
+  if (isnan(r->error)) return DT_OK; /* of the other operator */
   dt_status status = dt_attention_rows_out(a, r->shared->config->ranks, r->rank, runs);
   double *scores = malloc((size_t)a->kv_tokens * sizeof *scores), out[256];
   uint16_t got[256];
@@ -278,10 +281,57 @@ static dt_status check_methods(dt_ulysses_bench_rank *r) {
   return status;
 }
 
+/* A run that takes long lives on what the power limit leaves it. That depends on what ran in the last tenths of a
+ * second, and on the links: those that have carried nothing for 50 ms (nvidia-smi nvlink -gLowPwrInfo) sleep, and a
+ * kernel that stores to nobody is 3 % faster then (docs/notes/ulysses.md, runs 18 to 21). So a sample of a row with
+ * such runs comes behind untimed runs of its own method, and each of them behind some traffic, as between ranks that
+ * work together. */
+static const double LONG_S = 0.05, HEAT_S = 0.15;
+
+static dt_status wake_links(dt_ulysses_bench_rank *r) {
+  cudaError_t error = cudaSuccess;
+  for (int32_t p = 0; p < r->shared->config->ranks && error == cudaSuccess; p++) {
+    const size_t bytes = dt_window_bytes(r->ulysses->output, p);
+    if (p == r->rank) continue;
+    error = cudaMemcpyAsync(r->flush, r->ulysses->output->pieces[p], bytes < WAKE_BYTES ? bytes : WAKE_BYTES,
+                            cudaMemcpyDefault, r->stream);
+  }
+  return dt_cuda_check(error, "links");
+}
+
+static dt_status heat(dt_ulysses_bench_rank *r, int method) {
+  dt_status status = DT_OK;
+  for (int32_t i = 0; i < r->shared->heats[method] && !status; i++) {
+    status = wake_links(r);
+    if (!status) status = queue(r, method);
+  }
+  return status || r->shared->heats[method] == 0 ? status : wake_links(r);
+}
+
+/* The kernel alone behind as many of itself, with no traffic, not even to begin together but roughly. */
+static dt_status time_asleep(dt_ulysses_bench_rank *r, double *seconds) {
+  float ms = 0;
+  dt_status status = dt_comm_barrier(r->comm, "round");
+  for (int32_t i = 0; i < r->shared->heats[DT_ULYSSES_METHOD_KERNEL] && !status; i++)
+    status = queue(r, DT_ULYSSES_METHOD_KERNEL);
+  if (status) return status;
+  cudaError_t error = dt_bench_settle(r->flush, FLUSH_BYTES, r->stream);
+  if (error == cudaSuccess) error = cudaEventRecord(r->start, r->stream);
+  status = dt_cuda_check(error, "start");
+  if (!status) status = queue(r, DT_ULYSSES_METHOD_KERNEL);
+  if (status) return status;
+  error = cudaEventRecord(r->stop, r->stream);
+  if (error == cudaSuccess) error = cudaEventSynchronize(r->stop);
+  if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, r->start, r->stop);
+  *seconds = 1e-3 * ms;
+  return dt_cuda_check(error, "stop");
+}
+
 static dt_status time_method(dt_ulysses_bench_rank *r, int method, double *seconds) {
   float ms = 0;
   dt_status status = method == DT_ULYSSES_METHOD_SERIAL ? set_serial(r, 0, 1) : DT_OK;
   if (!status) status = dt_comm_barrier(r->comm, "round");
+  if (!status) status = heat(r, method);
   if (status) return status;
   cudaError_t error = dt_bench_settle(r->flush, FLUSH_BYTES, r->stream);
   if (error == cudaSuccess)
@@ -299,12 +349,23 @@ static dt_status time_method(dt_ulysses_bench_rank *r, int method, double *secon
   return status || method != DT_ULYSSES_METHOD_SERIAL ? status : set_serial(r, 0, 0);
 }
 
-/* How many rounds the time allows, by one that was measured; the same on every rank. */
-static dt_status choose_repeat(dt_ulysses_bench_rank *r, double round_s) {
+/* How many rounds the time allows, and behind how many runs of its own method a sample comes, by a round that was
+ * measured; the same on every rank. */
+static dt_status choose_repeat(dt_ulysses_bench_rank *r, const double seconds[DT_ULYSSES_METHODS], int last) {
   const dt_ulysses_bench_config *c = r->shared->config;
-  double all[DT_BENCH_RANKS];
-  dt_status status = dt_comm_allgather(r->comm, &round_s, all, sizeof round_s);
-  for (int32_t p = 0; p < c->ranks; p++) round_s = fmax(round_s, all[p]);
+  double all[DT_BENCH_RANKS][DT_ULYSSES_METHODS], longest = 0, round_s = 0;
+  dt_status status = dt_comm_allgather(r->comm, seconds, all, sizeof all[0]);
+  double most[DT_ULYSSES_METHODS] = {0};
+  for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
+    for (int32_t p = 0; p < c->ranks; p++) most[m] = fmax(most[m], all[p][m]);
+    longest = fmax(longest, most[m]);
+  }
+  for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
+    const int heated = last && longest >= LONG_S && most[m] > 0;
+    const int32_t heats = heated ? (int32_t)fmin(HEATS_MOST, ceil(HEAT_S / most[m])) : 0;
+    round_s += (1 + heats) * most[m];
+    if (r->rank == 0) r->shared->heats[m] = heats;
+  }
   int32_t repeat = c->repeat;
   if (c->seconds > 0 && round_s * repeat > c->seconds) repeat = (int32_t)fmax(5, c->seconds / round_s);
   if (r->rank == 0) r->shared->repeat = repeat < c->repeat ? repeat : c->repeat;
@@ -317,17 +378,16 @@ dt_status dt_ulysses_bench_work(dt_ulysses_bench_rank *r) {
   if (!status) status = check_methods(r);
   if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &r->shared->result->sm_hz_before);
   for (int32_t round = -c->warm_up - 1; round < r->shared->repeat && !status; round++) {
-    double sum_s = 0;
+    double all_s[DT_ULYSSES_METHODS] = {0};
     for (int i = 0; i < DT_ULYSSES_METHODS && !status; i++) {
       /* Every second round backwards: what a method leaves of heat and clock is not always the same one's to bear. */
       const int m = round % 2 == 0 ? i : DT_ULYSSES_METHODS - 1 - i;
-      double seconds = 0;
       if (!dt_ulysses_bench_times(c, m)) continue;
-      status = time_method(r, m, &seconds);
-      sum_s += seconds;
-      if (!status && round >= 0) r->samples[m][round] = seconds;
+      status = time_method(r, m, &all_s[m]);
+      if (!status && round >= 0) r->samples[m][round] = all_s[m];
     }
-    if (round < 0 && !status) status = choose_repeat(r, sum_s);
+    if (r->shared->heats[DT_ULYSSES_METHOD_KERNEL] > 0 && !status) status = time_asleep(r, &r->asleep[round]);
+    if (round < 0 && !status) status = choose_repeat(r, all_s, round == -1);
   }
   if (!status) status = dt_ulysses_check(r->ulysses, r->stream);
   if (!status) status = dt_ulysses_check(r->beside, r->stream);

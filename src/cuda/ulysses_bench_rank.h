@@ -25,7 +25,7 @@ typedef struct dt_ulysses_bench_rank {
   size_t output_bytes;
   uint8_t *flush;
   unsigned long long *wrong;
-  double *samples[DT_ULYSSES_METHODS];
+  double *samples[DT_ULYSSES_METHODS], *asleep; /* asleep: the kernel's, where long runs are heated */
   int64_t words_wrong[DT_ULYSSES_METHODS];
   double error;
 } dt_ulysses_bench_rank;
@@ -34,8 +34,9 @@ struct dt_ulysses_bench_shared {
   dt_ulysses_bench *result;
   const dt_ulysses_bench_config *config;
   dt_attention_config attention;
-  uint16_t *block; /* host: the random values */
-  int32_t repeat;  /* as it comes out */
+  uint16_t *block;                   /* host: the random values */
+  int32_t repeat;                    /* as it comes out */
+  int32_t heats[DT_ULYSSES_METHODS]; /* untimed runs before each sample of a method */
   dt_ulysses_bench_rank ranks[DT_BENCH_RANKS];
 };
 

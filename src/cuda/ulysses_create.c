@@ -124,9 +124,9 @@ static dt_status make_state(dt_ulysses *u) {
 static dt_status make(dt_ulysses *u) {
   const dt_ulysses_layout *l = &u->layout;
   fill_params(u);
-  const size_t kept = 2 * (size_t)(l->tokens * u->move_in.params.heads * l->head_dim);
+  u->kept_bytes = 2 * (size_t)(l->tokens * u->move_in.params.heads * l->head_dim);
   dt_status status = make_state(u);
-  if (!status) status = dt_ulysses_device_memory(u, (void **)&u->kept, kept, "outputs");
+  if (!status) status = dt_ulysses_device_memory(u, (void **)&u->kept, u->kept_bytes, "outputs");
   if (!status) status = dt_ulysses_describe_attention(u);
   if (!status) status = make_workspace(u);
   if (!status) status = dt_ulysses_make_tables(u);
@@ -177,6 +177,7 @@ dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysse
   if (config->sms) u->sms = config->sms;
   u->senders = config->senders ? config->senders : choose_senders(u);
   if (u->senders > (u->sms + 1) / 2) u->senders = (u->sms + 1) / 2;
+  u->holds = -1;
   u->carries = config->senders == 0 && dt_ulysses_may_carry(&layout);
   if (status) dt_comm_abort(config->comm, status, dt_error_detail()); /* the peers wait in make_windows */
   if (!status) status = make_windows(u);

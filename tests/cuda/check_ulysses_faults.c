@@ -1,7 +1,7 @@
 /* The Ulysses operator when a rank is not there, ranks as processes, on one GPU or two: a peer that never enters, one
  * that is killed or stopped in a loop of runs, ranks that disagree. Whoever is left names rank 1 within the timeout,
- * keeps the error, and goes on with the GPU. And when another stream holds a multiprocessor. Exit code 77 without a
- * Hopper GPU.
+ * keeps the error, and goes on with the GPU; also where rows are held back until the last round. And when another
+ * stream holds a multiprocessor. Exit code 77 without a Hopper GPU.
  */
 #include <draintile/ulysses.h>
 
@@ -10,7 +10,8 @@
 #include "cuda/ulysses.h"
 #include "fault_processes.h"
 
-enum { TOKENS = 1000, HEADS = 6, HEAD_DIM = 128 };
+enum { HEAD_DIM = 128 };
+static struct { int32_t tokens, heads, holds; /* holds: as of dt_ulysses */ } problem = {1000, 6, -1};
 static const double TIMEOUT_S = 1.0;
 
 /* Of this process, which is one rank. */
@@ -23,8 +24,8 @@ static dt_ulysses_config configure(const rank_process *r) {
   dt_ulysses_config config;
   dt_ulysses_config_init(&config);
   config.comm = r->comm;
-  config.attention.tokens = config.attention.kv_tokens = TOKENS;
-  config.attention.heads = config.attention.kv_heads = HEADS;
+  config.attention.tokens = config.attention.kv_tokens = problem.tokens;
+  config.attention.heads = config.attention.kv_heads = problem.heads;
   config.attention.head_dim = HEAD_DIM;
   config.attention.schedule = DT_ATTENTION_PIGGYBACK;
   config.attention.overlap_in = 1;
@@ -35,8 +36,9 @@ static dt_ulysses_config configure(const rank_process *r) {
 
 static int make(rank_process *r) {
   const dt_ulysses_config config = configure(r);
-  const size_t bytes = 2 * (size_t)TOKENS * HEADS * HEAD_DIM;
+  const size_t bytes = 2 * (size_t)problem.tokens * (size_t)problem.heads * HEAD_DIM;
   EXPECT(dt_ulysses_create(&config, &ulysses) == DT_OK);
+  ulysses->holds = problem.holds;
   for (int t = 0; t < 3; t++) {
     EXPECT(cudaMalloc((void **)&inputs[t], bytes) == cudaSuccess);
     EXPECT(cudaMemset(inputs[t], 0x3c, bytes) == cudaSuccess); /* 0.0115, all the same: so is every output */
@@ -55,7 +57,7 @@ static dt_status run(rank_process *r) {
 static int gpu_still_works(rank_process *r) {
   dt_cuda_attention a;
   dt_cuda_attention_init(&a);
-  const size_t elements = (size_t)TOKENS * HEADS * HEAD_DIM;
+  const size_t elements = (size_t)problem.tokens * (size_t)problem.heads * HEAD_DIM;
   uint16_t *out = NULL, *host = malloc(2 * elements);
   void *workspace = NULL;
   size_t bytes = 0;
@@ -64,11 +66,11 @@ static int gpu_still_works(rank_process *r) {
   a.k = inputs[1];
   a.v = inputs[2];
   a.dtype = DT_DTYPE_BF16;
-  a.tokens = a.kv_tokens = TOKENS;
-  a.heads = a.kv_heads = HEADS;
+  a.tokens = a.kv_tokens = problem.tokens;
+  a.heads = a.kv_heads = problem.heads;
   a.head_dim = HEAD_DIM;
   a.owners_count = 1;
-  a.owners[0] = (dt_cuda_attention_owner){.rows = TOKENS, .out = out, .row_stride = HEADS * HEAD_DIM};
+  a.owners[0] = (dt_cuda_attention_owner){.rows = problem.tokens, .out = out, .row_stride = problem.heads * HEAD_DIM};
   EXPECT(dt_cuda_attention_workspace(&a, &bytes) == DT_OK);
   EXPECT(cudaMalloc(&workspace, bytes) == cudaSuccess && dt_cuda_fill(workspace, 0, bytes) == cudaSuccess);
   EXPECT(dt_cuda_attention_forward(&a, workspace, r->stream) == DT_OK);
@@ -131,7 +133,7 @@ static int ranks_disagree(rank_process *r) {
   static const char *const fields[] = {"heads", "tokens", "causal"};
   for (int i = 0; i < 3; i++) {
     dt_ulysses_config config = configure(r);
-    if (r->rank == 1 && i == 0) config.attention.heads = config.attention.kv_heads = HEADS + 2;
+    if (r->rank == 1 && i == 0) config.attention.heads = config.attention.kv_heads = problem.heads + 2;
     if (r->rank == 1 && i == 1) config.attention.tokens++;
     if (r->rank == 1 && i == 2) config.attention.causal = 1;
     dt_ulysses *made = NULL;
@@ -149,7 +151,7 @@ static int a_multiprocessor_is_busy(rank_process *r) {
     dt_attention_schedule schedule;
     int32_t overlap_in;
   } forms[] = {{DT_ATTENTION_PIGGYBACK, 1}, {DT_ATTENTION_PIGGYBACK, 0}, {DT_ATTENTION_SERIAL, 0}};
-  const int64_t elements = (int64_t)TOKENS * HEADS * HEAD_DIM, bytes = 2 * elements / RANKS;
+  const int64_t elements = (int64_t)problem.tokens * problem.heads * HEAD_DIM, bytes = 2 * elements / RANKS;
   uint32_t *end = NULL;
   unsigned long long *wrong = NULL, words = 0;
   void *first = NULL;
@@ -209,5 +211,10 @@ int main(void) {
   good &= check_processes("a peer that stays away", gpus, a_peer_stays_away, release, 0);
   good &= check_processes("a peer that is killed", gpus, a_peer_goes_away, release, SIGKILL);
   good &= check_processes("a peer that is stopped", gpus, a_peer_goes_away, release, SIGSTOP);
+  problem.tokens = 1500;
+  problem.heads = 80;
+  problem.holds = 1;
+  good &= check_processes("killed where rows are held back", gpus, a_peer_goes_away, release, SIGKILL);
+  good &= check_processes("stopped where rows are held back", gpus, a_peer_goes_away, release, SIGSTOP);
   return !good;
 }

@@ -378,6 +378,64 @@ static void test_pace(void **state) {
   free(kernel);
 }
 
+/* Rows wait for the last rounds where the kernel outlasts the links' patience and there is memory; as many as there is
+ * room for; and the last rounds are long enough for them. */
+static void test_hold(void **state) {
+  (void)state;
+  static const struct {
+    int64_t tokens;
+    int32_t head_dim, heads, holds, rooms; /* rooms: memory, in parts of 16 of the output */
+    int32_t held, enough;                  /* rows wait; all of them have room */
+  } cases[] = {{75600, 128, 20, -1, 16, 1, 1}, {119056, 128, 12, -1, 16, 1, 1}, {75600, 128, 20, 0, 16, 0, 0},
+               {75600, 128, 20, -1, 2, 1, 0},  {75600, 128, 20, -1, 0, 0, 0},   {32760, 128, 20, -1, 16, 0, 0},
+               {131072, 64, 16, -1, 16, 1, 1}, {2300, 128, 50, 1, 16, 1, 1},    {75600, 256, 20, -1, 16, 0, 0},
+               {16896, 128, 24, -1, 16, 0, 0}};
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  assert_non_null(kernel);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    dt_cuda_attention a = plain(cases[i].tokens, cases[i].head_dim, cases[i].heads);
+    a.paced = 1;
+    a.owners_count = 2;
+    a.owners[0].rows = a.owners[1].first = cases[i].tokens / 2;
+    a.owners[0].away = 1;
+    a.owners[1].rows = cases[i].tokens - a.owners[1].first;
+    const size_t bytes = 2 * (size_t)(cases[i].tokens * cases[i].heads * cases[i].head_dim) / 16;
+    kernel->carry = (dt_attention_carry){.enters = 1,
+                                         .held = cases[i].rooms ? kernel : NULL,
+                                         .held_bytes = bytes * (size_t)cases[i].rooms,
+                                         .holds = cases[i].holds};
+    const dt_attention_shape shape = dt_attention_shape_of(&a);
+    dt_attention_plan(&a, &shape, 0, 132, kernel);
+    dt_attention_plan_pace(&a, &shape, kernel);
+    dt_attention_plan_hold(&a, &shape, 132, kernel);
+    assert_int_equal(kernel->held_most > 0, cases[i].held);
+    assert_int_equal(kernel->held != NULL, cases[i].held);
+    const int32_t tiles = kernel->groups[0].tiles + kernel->groups[1].tiles;
+    if (!cases[i].held) {
+      assert_true(kernel->drain_from > tiles);
+      continue;
+    }
+    const double piece = DT_ATTENTION_HELD_ROWS * (2.0 * cases[i].head_dim + 16);
+    const double pieces = (double)a.owners[0].rows * cases[i].heads / DT_ATTENTION_HELD_ROWS / 132;
+    assert_int_equal(kernel->held_most % 2, 0); /* a warpgroup's rows together */
+    assert_true(132 * kernel->held_most * piece <= (double)kernel->carry.held_bytes);
+    assert_int_equal(kernel->held_most >= pieces, cases[i].enough);
+    assert_in_range(kernel->drain_from, 1, tiles);
+    if (cases[i].holds == 1) continue;
+    const double rounds = (double)(tiles - kernel->drain_from) / 132;
+    assert_true(rounds * dt_attention_tile_ns(&a, &shape) >= pieces * kernel->drain_ns);
+    assert_true(rounds < 5);
+    kernel->cut_tiles = 1;
+    dt_attention_plan_hold(&a, &shape, 132, kernel);
+    assert_int_equal(kernel->held_most, 0);
+    kernel->cut_tiles = 0;
+    kernel->paced = 0;
+    dt_attention_plan_hold(&a, &shape, 132, kernel);
+    assert_int_equal(kernel->held_most, 0);
+  }
+  free(kernel);
+}
+
 /* Every tile of every head has one place, whichever lead; also where more heads are to than there are. */
 static void test_places(void **state) {
   (void)state;
@@ -414,6 +472,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces),  cmocka_unit_test(test_when),
                                      cmocka_unit_test(test_waiting), cmocka_unit_test(test_causal),
                                      cmocka_unit_test(test_own),     cmocka_unit_test(test_pace),
-                                     cmocka_unit_test(test_places)};
+                                     cmocka_unit_test(test_hold),    cmocka_unit_test(test_places)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

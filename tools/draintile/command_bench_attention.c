@@ -67,6 +67,11 @@ static json_t *row_json(const dt_ulysses_bench *bench) {
   json_object_set_new(row, "sm_hz_before", json_figure(bench->sm_hz_before));
   json_object_set_new(row, "sm_hz_after", json_figure(bench->sm_hz_after));
   json_object_set_new(row, "methods", methods);
+  const dt_ulysses_timing *asleep = &bench->kernel_asleep;
+  if (asleep->samples_s)
+    json_object_set_new(row, "kernel_asleep",
+                        json_pack("{s:o, s:o}", "median_s", json_figure(asleep->median_s), "samples_s",
+                                  json_figures(asleep->samples_s, (size_t)c->repeat)));
   return row;
 }
 
