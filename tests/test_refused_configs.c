@@ -227,6 +227,19 @@ static void attention_fields(void **state) {
 #undef REFUSE
   assert_int_equal(dt_attention_create(comm, &good, &attention), DT_OK);
   dt_attention_destroy(attention);
+
+  static const float zeros[4 * 2 * 8];
+  double out[1] = {77};
+  static const int64_t rows[][2] = {{5, 0}, {1, INT64_MAX}, {INT64_MAX, 1}, {-1, 1}, {0, -1}, {0, 5}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    assert_int_equal(dt_attention_reference(&good, zeros, zeros, zeros, rows[i][0], rows[i][1], out), DT_ERR_ARGUMENT);
+    starts_with("rows: ");
+  }
+  bad = good;
+  bad.dtype = DT_DTYPE_I64;
+  assert_int_equal(dt_attention_reference(&bad, zeros, zeros, zeros, 0, 1, out), DT_ERR_ARGUMENT);
+  starts_with("dtype: ");
+  assert_true(out[0] == 77);
 }
 
 static void router_arguments(void **state) {

@@ -7,6 +7,7 @@
 #include <draintile/attention.h>
 
 #include "core/error.h"
+#include "cpu/attention.h"
 #include "cpu/blas_memory.h"
 #include "cpu/kernels.h"
 #include "plan/ulysses.h"
@@ -70,7 +71,10 @@ static void run_head(const reference *r, const void *q, const void *k, const voi
 
 dt_status dt_attention_reference(const dt_attention_config *config, const void *q, const void *k, const void *v,
                                  int64_t first, int64_t rows, double *out) {
-  if (first < 0 || rows < 0 || first + rows > config->tokens)
+  dt_ulysses_layout as_created;
+  dt_status status = dt_attention_layout(config, 1, &as_created);
+  if (status) return status;
+  if (first < 0 || rows < 0 || first > config->tokens || rows > config->tokens - first)
     return dt_fail(DT_ERR_ARGUMENT, "rows: %lld from %lld; allowed: within the %lld tokens", (long long)rows,
                    (long long)first, (long long)config->tokens);
   reference r = {.config = config,
@@ -83,7 +87,7 @@ dt_status dt_attention_reference(const dt_attention_config *config, const void *
                             .kv_tokens = config->kv_tokens,
                             .causal = config->causal,
                             .tile_rows = 1}};
-  dt_status status = dt_ulysses_init(&r.layout);
+  status = dt_ulysses_init(&r.layout);
   if (!status && blas_ensure(1)) status = dt_fail(DT_ERR_MEMORY, "reference: no memory for a BLAS buffer");
   if (status) return status;
   size_t width = (size_t)config->head_dim, kv = (size_t)config->kv_tokens;
