@@ -246,6 +246,32 @@ static void bad_requests_are_refused(void **state) {
   r.groups = 4;
   r.group_top_k = 5;
   assert_int_equal(dt_router_run(&r, DT_DTYPE_F32, f.hidden, 1, f.ids, f.weights), DT_ERR_ARGUMENT);
+  r.group_top_k = 1; /* of 3 experts */
+  r.top_k = 4;
+  assert_int_equal(dt_router_run(&r, DT_DTYPE_F32, f.hidden, 1, f.ids, f.weights), DT_ERR_ARGUMENT);
+  assert_non_null(strstr(dt_error_detail(), "top_k: 4; allowed are 1 to 3"));
+  r.top_k = 1;
+  r.groups = 12; /* the two best of one expert */
+  assert_int_equal(dt_router_run(&r, DT_DTYPE_F32, f.hidden, 1, f.ids, f.weights), DT_ERR_ARGUMENT);
+  assert_non_null(strstr(dt_error_detail(), "2 or more each"));
+  r = small_router();
+  const dt_router good = r;
+#define REFUSE(field, value, detail)                                                                                   \
+  (r = good, r.field = (value),                                                                                        \
+   assert_int_equal(dt_router_run(&r, DT_DTYPE_F32, f.hidden, 1, f.ids, f.weights), DT_ERR_ARGUMENT),                  \
+   assert_non_null(strstr(dt_error_detail(), detail)))
+  REFUSE(score, (dt_router_score)3, "score: 3; allowed are 0 to 2");
+  REFUSE(weight, NULL, ", missing; allowed");
+  REFUSE(hidden, 0, "12 experts of 0 values; allowed are 1 to");
+  REFUSE(hidden, INT64_MAX, "12 experts of 9223372036854775807 values");
+  REFUSE(experts, 0, "weight: 0 experts");
+#undef REFUSE
+  assert_int_equal(dt_router_run(&good, DT_DTYPE_F32, f.hidden, -1, f.ids, f.weights), DT_ERR_ARGUMENT);
+  assert_int_equal(dt_router_run(&good, DT_DTYPE_F32, NULL, 1, f.ids, f.weights), DT_ERR_ARGUMENT);
+  assert_int_equal(dt_router_run(&good, DT_DTYPE_F32, f.hidden, 1, NULL, f.weights), DT_ERR_ARGUMENT);
+  r = good;
+  r.score = DT_ROUTER_SIGMOID_GROUPS;
+  r.groups = 4;
   r.group_top_k = 2;
   r.correction = f.correction;
   f.correction[3] = NAN;

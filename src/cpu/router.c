@@ -196,17 +196,37 @@ static dt_status route_block(const dt_router *router, const scratch *s, const dt
   return DT_OK;
 }
 
-static dt_status check_router(const dt_router *router, dt_dtype dtype) {
+static dt_status check_groups(const dt_router *router) {
+  if (router->groups < 1 || router->experts % router->groups || router->experts / router->groups < 2 ||
+      router->group_top_k < 1 || router->group_top_k > router->groups) {
+    return dt_fail(DT_ERR_ARGUMENT,
+                   "groups: %d of which %d; must divide %d experts into 2 or more each, and 1 to groups be open",
+                   router->groups, router->group_top_k, router->experts);
+  }
+  const int32_t open = router->experts / router->groups * router->group_top_k;
+  if (router->top_k <= open) return DT_OK;
+  return dt_fail(DT_ERR_ARGUMENT, "top_k: %d; allowed are 1 to %d, the experts of %d groups", router->top_k, open,
+                 router->group_top_k);
+}
+
+static dt_status check_router(const dt_router *router, dt_dtype dtype, int64_t tokens) {
+  if ((unsigned)router->score > DT_ROUTER_SIGMOID_GROUPS) {
+    return dt_fail(DT_ERR_ARGUMENT, "score: %d; allowed are 0 to %d", (int)router->score, DT_ROUTER_SIGMOID_GROUPS);
+  }
+  if (router->hidden < 1 || router->hidden > INT32_MAX || router->experts < 1 || !router->weight) {
+    return dt_fail(DT_ERR_ARGUMENT, "weight: %d experts of %" PRId64 " values%s; allowed are 1 to %d each, given",
+                   router->experts, router->hidden, router->weight ? "" : ", missing", INT32_MAX);
+  }
+  if (tokens < 0) return dt_fail(DT_ERR_ARGUMENT, "tokens: %" PRId64 "; 0 or more are allowed", tokens);
   if (dtype != DT_DTYPE_F32 && dtype != DT_DTYPE_BF16 && dtype != DT_DTYPE_F16) {
     return dt_fail(DT_ERR_ARGUMENT, "hidden_states: dtype %s; allowed are f32, bf16 and f16", dt_dtype_name(dtype));
   }
   if (router->top_k < 1 || router->top_k > router->experts) {
     return dt_fail(DT_ERR_ARGUMENT, "top_k: %d; allowed are 1 to %d experts", router->top_k, router->experts);
   }
-  if (router->score == DT_ROUTER_SIGMOID_GROUPS && (router->groups < 1 || router->experts % router->groups ||
-                                                    router->group_top_k < 1 || router->group_top_k > router->groups)) {
-    return dt_fail(DT_ERR_ARGUMENT, "groups: %d of which %d; must divide %d experts, and 1 to groups be open",
-                   router->groups, router->group_top_k, router->experts);
+  if (router->score == DT_ROUTER_SIGMOID_GROUPS) {
+    dt_status status = check_groups(router);
+    if (status != DT_OK) return status;
   }
   for (int32_t e = 0; router->correction && e < router->experts; e++) {
     if (!isfinite(router->correction[e])) {
@@ -218,8 +238,11 @@ static dt_status check_router(const dt_router *router, dt_dtype dtype) {
 
 dt_status dt_router_run(const dt_router *router, dt_dtype dtype, const void *hidden, int64_t tokens, int32_t *ids,
                         float *weights) {
-  dt_status status = check_router(router, dtype);
+  dt_status status = check_router(router, dtype, tokens);
   if (status != DT_OK || tokens == 0) return status;
+  if (!hidden || !ids || !weights) {
+    return dt_fail(DT_ERR_ARGUMENT, "hidden, ids, weights: must be given for %" PRId64 " tokens", tokens);
+  }
   size_t experts = (size_t)router->experts, floats = BLOCK * ((size_t)router->hidden + experts) + 2 * experts;
   float *memory = malloc(floats * sizeof *memory + experts);
   if (!memory) return dt_fail(DT_ERR_MEMORY, "router: no memory for %zu floats", floats);
