@@ -250,8 +250,8 @@ dt_status dt_tensor_writer_rows(const dt_tensor_writer *writer, const char *name
   if (status != DT_OK) return status;
   int64_t all = tensor.dims ? tensor.shape[0] : 1;
   if (first < 0 || rows < 0 || first > all || rows > all - first) {
-    return dt_fail(DT_ERR_ARGUMENT, "%s: tensor '%s': rows %" PRId64 " to %" PRId64 " of %" PRId64, writer->path, name,
-                   first, first + rows, all);
+    return dt_fail(DT_ERR_ARGUMENT, "%s: tensor '%s': %" PRId64 " rows from %" PRId64 " of %" PRId64, writer->path,
+                   name, rows, first, all);
   }
   if (rows == 0 || tensor.bytes == 0) return DT_OK;
   size_t row_bytes = tensor.bytes / (size_t)all;

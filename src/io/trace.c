@@ -1,6 +1,7 @@
 #include <draintile/trace.h>
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,11 @@ static uint64_t earliest(const dt_trace_rank *ranks, size_t count) {
   return first;
 }
 
+/* Of a text that is not UTF-8, cut within a character perhaps, only what is ASCII. */
 static void write_string(FILE *out, const char *text) {
+  json_t *utf8 = json_string(text);
+  const int ascii = utf8 == NULL;
+  json_decref(utf8);
   fputc('"', out);
   for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
     if (*c == '"' || *c == '\\')
@@ -41,7 +46,7 @@ static void write_string(FILE *out, const char *text) {
     else if (*c < 0x20)
       fprintf(out, "\\u%04x", *c);
     else
-      fputc(*c, out);
+      fputc(ascii && *c >= 0x80 ? '?' : *c, out);
   }
   fputc('"', out);
 }
