@@ -146,6 +146,26 @@ static void ranks_are_processes_with_named_tracks(void **state) {
   json_decref(root);
 }
 
+/* Names that are no UTF-8, or stop being it where they are cut: the file stays JSON. */
+static void names_are_utf8(void **state) {
+  (void)state;
+  char two_bytes[400] = "", cut[400] = "x";
+  for (size_t i = 0; i < 99; i++) strcat(two_bytes, "\u00e9"), strcat(cut, "\u00e9");
+  const char *const names[] = {"a\xff\n", "\u00e9t\u00e9", two_bytes, cut};
+  const char *const starts[] = {"a?\n rank 0", "\u00e9t\u00e9 rank 0", "", "x"};
+  dt_span span = {.begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_L1};
+  for (size_t n = 0; n < 4; n++) {
+    dt_trace_rank rank = {.name = names[n], .workers = 1, .spans = &span, .span_count = 1};
+    assert_int_equal(dt_trace_write(path, &rank, 1), DT_OK);
+    json_t *root = load();
+    const json_t *first = json_array_get(json_object_get(root, "traceEvents"), 0);
+    const char *name = json_string_value(json_object_get(json_object_get(first, "args"), "name"));
+    assert_non_null(name);
+    assert_int_equal(strncmp(name, starts[n], strlen(starts[n])), 0);
+    json_decref(root);
+  }
+}
+
 static void gpu_tracks_are_roles_of_multiprocessors(void **state) {
   (void)state;
   dt_span spans[] = {
