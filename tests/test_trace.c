@@ -288,6 +288,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(overlapping_slices_are_cut_to_nest, setup, teardown),
       cmocka_unit_test_setup_teardown(a_slice_that_ends_before_it_begins_has_no_length, setup, teardown),
       cmocka_unit_test_setup_teardown(ranks_are_processes_with_named_tracks, setup, teardown),
+      cmocka_unit_test_setup_teardown(names_are_utf8, setup, teardown),
       cmocka_unit_test_setup_teardown(gpu_tracks_are_roles_of_multiprocessors, setup, teardown),
       cmocka_unit_test(bursts_are_tiles_of_a_multiprocessor),
       cmocka_unit_test(bursts_that_follow_are_one_at_a_time),
