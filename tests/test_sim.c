@@ -143,6 +143,26 @@ static void many_to_one(void **state) {
   assert_true(wide >= 160e3 / 1e8 && wide < 1.05 * 160e3 / 1e8 + 16e3 / 4e8);
 }
 
+/* Behind a port that is slower than the link, however much so, a sender stalls by the port's rate: a faster link must
+ * not make anything slower. */
+static void a_port_slower_than_the_link(void **state) {
+  (void)state;
+  world w;
+  bursts_world(&w, 6);
+  w.costs.l2_row_s = 5e-6; /* what stalls hold up */
+  w.costs.link_capacity_bytes = 10000;
+  w.costs.receiver_bytes_per_s = 1e8; /* 160 us a burst of 16000 bytes */
+  dt_sim_result open_link = {0}, result = {0};
+  assert_int_equal(dt_simulate(&w.config, &w.costs, w.counts, &open_link, NULL), DT_OK);
+  assert_true(open_link.store_stall_s > 0);
+  for (double rate = 1e8; rate < 1e17; rate *= 10) {
+    w.costs.link_bytes_per_s = rate;
+    assert_int_equal(dt_simulate(&w.config, &w.costs, w.counts, &result, NULL), DT_OK);
+    assert_near(result.total_s, open_link.total_s);
+    assert_near(result.store_stall_s, open_link.store_stall_s);
+  }
+}
+
 static void random_counts(world *w, uint64_t seed, int32_t most) {
   dt_random random = {seed};
   int32_t experts = w->config.plan.ranks * w->config.plan.experts_per_rank;
@@ -574,6 +594,7 @@ int main(void) {
       cmocka_unit_test(single_burst),
       cmocka_unit_test(periodic_bursts),
       cmocka_unit_test(many_to_one),
+      cmocka_unit_test(a_port_slower_than_the_link),
       cmocka_unit_test(one_rank_is_the_sum_of_its_tasks),
       cmocka_unit_test(workers_share_the_table_and_the_cores),
       cmocka_unit_test(panels_follow_the_raster),

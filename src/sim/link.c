@@ -2,11 +2,18 @@
 
 #include <math.h>
 
+/* At which a backlog shrinks: of the link, or of a port behind it that is slower; 0: nothing queues. */
+static double drain_rate(const dt_sim_costs *costs) {
+  if (costs->link_bytes_per_s <= 0.0) return costs->receiver_bytes_per_s;
+  if (costs->receiver_bytes_per_s <= 0.0) return costs->link_bytes_per_s;
+  return fmin(costs->link_bytes_per_s, costs->receiver_bytes_per_s);
+}
+
 /* Dispatch keeps the backlog low, so that direct stores, which must not stall, find room. */
 int sim_paces_dispatch(const sim_world *world, const sim_thread *thread) {
   const dt_sim_costs *costs = &world->costs;
   if (thread->item.kind != DT_SPAN_DISPATCH || thread->item.peer == thread->rank) return 0;
-  if (costs->link_bytes_per_s <= 0.0 || costs->dispatch_backlog_bytes <= 0.0) return 0;
+  if (drain_rate(costs) <= 0.0 || costs->dispatch_backlog_bytes <= 0.0) return 0;
   return sim_is_direct(world->rank[thread->rank].plan->config.schedule);
 }
 
@@ -15,7 +22,7 @@ int sim_put_may_start(sim_world *world, sim_thread *thread) {
   const dt_sim_costs *costs = &world->costs;
   const sim_rank *rank = &world->rank[thread->rank];
   if (!sim_paces_dispatch(world, thread)) return 1;
-  double at = rank->drain_free - costs->dispatch_backlog_bytes / costs->link_bytes_per_s;
+  double at = rank->drain_free - costs->dispatch_backlog_bytes / drain_rate(costs);
   if (at <= world->now) return 1;
   sim_wake_at(world, thread, at + costs->wake_s);
   return 0;
@@ -46,8 +53,7 @@ void sim_put_start(sim_world *world, sim_thread *thread) {
     return;
   }
   double drained = drain(world, &world->rank[thread->rank], &world->rank[put->peer], put->bytes);
-  /* Without a rate nothing fills, unless a receiver's port does. */
-  double rate = costs->link_bytes_per_s > 0.0 ? costs->link_bytes_per_s : costs->receiver_bytes_per_s;
+  double rate = drain_rate(costs);
   if (rate > 0.0) window = costs->link_capacity_bytes / rate;
   put->stall_end = drained - window;
   put->visible = drained + costs->link_latency_s;
