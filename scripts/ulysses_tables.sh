@@ -92,7 +92,7 @@ fi
     ([.rows[] | select(.kernel_asleep)] | select(length > 0) | "",
       "At the power limit a kernel that stores to nobody is faster once the links sleep, after 50 ms without traffic " +
         "([ulysses.md](../ulysses.md)):",
-      "above every method of these rows comes behind traffic and behind itself; here the kernel behind itself alone.",
+      "above the methods of these rows come behind traffic and behind themselves; here the kernel behind itself alone.",
       "", "| shape | kernel, links asleep | fused over it | whole over it |", "|---|---|---|---|",
       (.[] | "| \(.shape) | \(.kernel_asleep.median_s | us) | \(.over_asleep.fused_kernel | three) | " +
         "\(.over_asleep.whole_kernel | three) |")),

@@ -77,7 +77,7 @@ typedef struct dt_ulysses_timing {
 typedef struct dt_ulysses_bench {
   dt_ulysses_bench_config config; /* repeat as it was */
   dt_ulysses_timing timings[DT_ULYSSES_METHODS];
-  dt_ulysses_timing kernel_asleep; /* rows with runs of 50 ms or more: the kernel alone while links sleep; else NaN */
+  dt_ulysses_timing kernel_asleep; /* rows with runs of 10 ms or more: the kernel alone while links sleep; else NaN */
   double max_relative_error;       /* sampled rows of heads of serial's output against float64; NaN: not finite */
   double flops;                    /* of the rank with most heads */
   int64_t in_bytes, out_bytes;     /* the most that a rank sends to others */

@@ -282,11 +282,11 @@ static dt_status check_methods(dt_ulysses_bench_rank *r) {
 }
 
 /* A run that takes long lives on what the power limit leaves it. That depends on what ran in the last tenths of a
- * second, and on the links: those that have carried nothing for 50 ms (nvidia-smi nvlink -gLowPwrInfo) sleep, and a
- * kernel that stores to nobody is 3 % faster then (docs/notes/ulysses.md, runs 18 to 21). So a sample of a row with
- * such runs comes behind untimed runs of its own method, and each of them behind some traffic, as between ranks that
- * work together. */
-static const double LONG_S = 0.05, HEAT_S = 0.15;
+ * second: behind faster runs the clock falls too low first; and on the links: those that have carried nothing for 50 ms
+ * (nvidia-smi nvlink -gLowPwrInfo) sleep, and a kernel that stores to nobody is 3 % faster then (docs/notes/ulysses.md,
+ * runs 18 to 22). So a row with such runs is timed method by method, half of the samples forwards, half backwards, each
+ * method behind untimed runs of itself, and each run behind some traffic, as between ranks that work together. */
+static const double LONG_S = 0.01, HEAT_S = 0.3;
 
 static dt_status wake_links(dt_ulysses_bench_rank *r) {
   cudaError_t error = cudaSuccess;
@@ -299,25 +299,21 @@ static dt_status wake_links(dt_ulysses_bench_rank *r) {
   return dt_cuda_check(error, "links");
 }
 
-static dt_status heat(dt_ulysses_bench_rank *r, int method) {
-  dt_status status = DT_OK;
+static dt_status heat(dt_ulysses_bench_rank *r, int method, int traffic) {
+  dt_status status = dt_comm_barrier(r->comm, "heat");
   for (int32_t i = 0; i < r->shared->heats[method] && !status; i++) {
-    status = wake_links(r);
+    if (traffic) status = wake_links(r);
     if (!status) status = queue(r, method);
   }
-  return status || r->shared->heats[method] == 0 ? status : wake_links(r);
+  return status;
 }
 
-/* The kernel alone behind as many of itself, with no traffic, not even to begin together but roughly. */
+/* The kernel alone, with no traffic, not even to begin together but roughly. */
 static dt_status time_asleep(dt_ulysses_bench_rank *r, double *seconds) {
   float ms = 0;
-  dt_status status = dt_comm_barrier(r->comm, "round");
-  for (int32_t i = 0; i < r->shared->heats[DT_ULYSSES_METHOD_KERNEL] && !status; i++)
-    status = queue(r, DT_ULYSSES_METHOD_KERNEL);
-  if (status) return status;
   cudaError_t error = dt_bench_settle(r->flush, FLUSH_BYTES, r->stream);
   if (error == cudaSuccess) error = cudaEventRecord(r->start, r->stream);
-  status = dt_cuda_check(error, "start");
+  dt_status status = dt_cuda_check(error, "start");
   if (!status) status = queue(r, DT_ULYSSES_METHOD_KERNEL);
   if (status) return status;
   error = cudaEventRecord(r->stop, r->stream);
@@ -331,7 +327,7 @@ static dt_status time_method(dt_ulysses_bench_rank *r, int method, double *secon
   float ms = 0;
   dt_status status = method == DT_ULYSSES_METHOD_SERIAL ? set_serial(r, 0, 1) : DT_OK;
   if (!status) status = dt_comm_barrier(r->comm, "round");
-  if (!status) status = heat(r, method);
+  if (!status && r->shared->heats[method] > 0) status = wake_links(r);
   if (status) return status;
   cudaError_t error = dt_bench_settle(r->flush, FLUSH_BYTES, r->stream);
   if (error == cudaSuccess)
@@ -349,8 +345,8 @@ static dt_status time_method(dt_ulysses_bench_rank *r, int method, double *secon
   return status || method != DT_ULYSSES_METHOD_SERIAL ? status : set_serial(r, 0, 0);
 }
 
-/* How many rounds the time allows, and behind how many runs of its own method a sample comes, by a round that was
- * measured; the same on every rank. */
+/* How many rounds the time allows, and behind how many runs of its own a method is timed, by a round that was measured;
+ * the same on every rank. */
 static dt_status choose_repeat(dt_ulysses_bench_rank *r, const double seconds[DT_ULYSSES_METHODS], int last) {
   const dt_ulysses_bench_config *c = r->shared->config;
   double all[DT_BENCH_RANKS][DT_ULYSSES_METHODS], longest = 0, round_s = 0;
@@ -363,7 +359,7 @@ static dt_status choose_repeat(dt_ulysses_bench_rank *r, const double seconds[DT
   for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
     const int heated = last && longest >= LONG_S && most[m] > 0;
     const int32_t heats = heated ? (int32_t)fmin(HEATS_MOST, ceil(HEAT_S / most[m])) : 0;
-    round_s += (1 + heats) * most[m];
+    round_s += (1 + 2.0 * heats / c->repeat) * most[m];
     if (r->rank == 0) r->shared->heats[m] = heats;
   }
   int32_t repeat = c->repeat;
@@ -372,22 +368,51 @@ static dt_status choose_repeat(dt_ulysses_bench_rank *r, const double seconds[DT
   return status ? status : dt_comm_barrier(r->comm, "repeat");
 }
 
+static dt_status time_round(dt_ulysses_bench_rank *r, int32_t round, double seconds[DT_ULYSSES_METHODS]) {
+  dt_status status = DT_OK;
+  for (int i = 0; i < DT_ULYSSES_METHODS && !status; i++) {
+    /* Every second round backwards: what a method leaves of heat and clock is not always the same one's to bear. */
+    const int m = round % 2 == 0 ? i : DT_ULYSSES_METHODS - 1 - i;
+    if (!dt_ulysses_bench_times(r->shared->config, m)) continue;
+    status = time_method(r, m, &seconds[m]);
+    if (!status && round >= 0) r->samples[m][round] = seconds[m];
+  }
+  return status;
+}
+
+static dt_status time_long(dt_ulysses_bench_rank *r) {
+  const int32_t half = (r->shared->repeat + 1) / 2;
+  dt_status status = DT_OK;
+  for (int turn = 0; turn < 2; turn++) {
+    const int32_t first = turn ? half : 0, end = turn ? r->shared->repeat : half;
+    for (int i = 0; i < DT_ULYSSES_METHODS && !status; i++) {
+      const int m = turn == 0 ? i : DT_ULYSSES_METHODS - 1 - i;
+      if (!dt_ulysses_bench_times(r->shared->config, m)) continue;
+      if (m == DT_ULYSSES_METHOD_SERIAL) status = set_serial(r, 0, 1);
+      if (!status) status = heat(r, m, 1);
+      for (int32_t s = first; s < end && !status; s++) status = time_method(r, m, &r->samples[m][s]);
+    }
+    if (!status) status = heat(r, DT_ULYSSES_METHOD_KERNEL, 0);
+    for (int32_t s = first; s < end && !status; s++) status = time_asleep(r, &r->asleep[s]);
+  }
+  return status;
+}
+
 dt_status dt_ulysses_bench_work(dt_ulysses_bench_rank *r) {
   const dt_ulysses_bench_config *c = r->shared->config;
   dt_status status = make_rank(r);
   if (!status) status = check_methods(r);
   if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &r->shared->result->sm_hz_before);
-  for (int32_t round = -c->warm_up - 1; round < r->shared->repeat && !status; round++) {
-    double all_s[DT_ULYSSES_METHODS] = {0};
-    for (int i = 0; i < DT_ULYSSES_METHODS && !status; i++) {
-      /* Every second round backwards: what a method leaves of heat and clock is not always the same one's to bear. */
-      const int m = round % 2 == 0 ? i : DT_ULYSSES_METHODS - 1 - i;
-      if (!dt_ulysses_bench_times(c, m)) continue;
-      status = time_method(r, m, &all_s[m]);
-      if (!status && round >= 0) r->samples[m][round] = all_s[m];
-    }
-    if (r->shared->heats[DT_ULYSSES_METHOD_KERNEL] > 0 && !status) status = time_asleep(r, &r->asleep[round]);
-    if (round < 0 && !status) status = choose_repeat(r, all_s, round == -1);
+  for (int32_t round = -c->warm_up - 1; round < 0 && !status; round++) {
+    double seconds[DT_ULYSSES_METHODS] = {0};
+    status = time_round(r, round, seconds);
+    if (!status) status = choose_repeat(r, seconds, round == -1);
+  }
+  const int in_blocks = !status && r->shared->heats[DT_ULYSSES_METHOD_KERNEL] > 0;
+  if (in_blocks) status = time_long(r);
+  for (int32_t round = 0; round < r->shared->repeat && !in_blocks && !status; round++) {
+    double seconds[DT_ULYSSES_METHODS];
+    status = time_round(r, round, seconds);
   }
   if (!status) status = dt_ulysses_check(r->ulysses, r->stream);
   if (!status) status = dt_ulysses_check(r->beside, r->stream);

@@ -36,7 +36,7 @@ struct dt_ulysses_bench_shared {
   dt_attention_config attention;
   uint16_t *block;                   /* host: the random values */
   int32_t repeat;                    /* as it comes out */
-  int32_t heats[DT_ULYSSES_METHODS]; /* untimed runs before each sample of a method */
+  int32_t heats[DT_ULYSSES_METHODS]; /* untimed runs before a method's samples; 0: of short runs, which take turns */
   dt_ulysses_bench_rank ranks[DT_BENCH_RANKS];
 };
 
