@@ -75,9 +75,9 @@ static int read_bool(reader *r, const char *name, int fallback) {
 static float read_float(reader *r, const char *name, float fallback) {
   const json_t *value = field(r, name);
   if (r->status != DT_OK || !value) return fallback;
-  float number = (float)json_number_value(value);
-  if (!json_is_number(value) || !isfinite(number) || number <= 0.0f) {
-    r->status = dt_fail(DT_ERR_INPUT, "%s: %s: must be a finite number above 0", r->path, name);
+  float number = json_is_number(value) ? (float)json_number_value(value) : NAN;
+  if (!isfinite(number) || number <= 0.0f) {
+    r->status = dt_fail(DT_ERR_INPUT, "%s: %s: %g; allowed is a finite number above 0", r->path, name, (double)number);
   }
   return number;
 }
