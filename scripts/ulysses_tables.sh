@@ -5,6 +5,8 @@
 # typed.
 #
 #   ulysses_tables.sh [BENCH.json TORCH.json COMMIT [BENCH.json ...]]     of one job; rows that torch lacks are left out
+#   ulysses_tables.sh --rows BENCH.json COMMIT REASON     these rows instead of those that are there, of a later run of
+#                                                         ours; each says so, and the libraries' medians stay
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 results=$root/bench/results/h200x2/attention.json
@@ -12,53 +14,65 @@ out=$root/docs/results/ulysses.md
 work=$(mktemp)
 joined=$(mktemp)
 trap 'rm -f "$work" "$joined"' EXIT
-if [ $# -ge 3 ]; then
+# With $t, what torch took: medians and the library form of a row. $alone: the summary of causal attention and D = 256.
+# shellcheck disable=SC2016 # jq's variables
+shared='include "tables";
+  def of($row; $name): $row | part($name).median_s;
+  def best($row; $a; $b): [of($row; $a), of($row; $b)] | min;
+  def beside($t): . as $r | $r + {
+    torch: $t,
+    over: {
+      kernel_cudnn: ($t.median_s.attention / of($r; "kernel")),
+      fused_kernel: (best($r; "fused"; "fused-graph") / of($r; "kernel")),
+      fused_minus_kernel_s: (best($r; "fused"; "fused-graph") - of($r; "kernel")),
+      whole_kernel: (best($r; "whole"; "whole-graph") / of($r; "kernel")),
+      whole_minus_kernel_s: (best($r; "whole"; "whole-graph") - of($r; "kernel")),
+      library: ($t.library_s / best($r; "fused"; "fused-graph")),
+      torch: ($t.median_s.whole_graph / best($r; "whole"; "whole-graph")),
+      one_gpu: ($t.median_s.one_gpu / best($r; "whole"; "whole-graph"))}} +
+    if $r.kernel_asleep then {over_asleep: {
+      fused_kernel: (best($r; "fused"; "fused-graph") / $r.kernel_asleep.median_s),
+      whole_kernel: (best($r; "whole"; "whole-graph") / $r.kernel_asleep.median_s)}} else {} end;
+  def summary($rows; $alone; $equal):
+    def least(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | min;
+    def most(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | max;
+    {kernel_over_cudnn_min_d128: least(.head_dim == 128; "kernel_cudnn"),
+     kernel_over_cudnn_min_d64: least(.head_dim == 64; "kernel_cudnn"),
+     kernel_over_cudnn_min_causal: $alone.kernel_over_cudnn_min_causal,
+     kernel_over_cudnn_min_d256: $alone.kernel_over_cudnn_min_d256,
+     fused_over_kernel_max_s16384: most(.tokens >= 16384; "fused_kernel"),
+     fused_minus_kernel_max_s_short: most(.tokens < 16384; "fused_minus_kernel_s"),
+     whole_over_kernel_max_s16384: most(.tokens >= 16384; "whole_kernel"),
+     whole_minus_kernel_max_s_short: most(.tokens < 16384; "whole_minus_kernel_s"),
+     library_speedup_flux: least(.shape == "flux"; "library"),
+     library_speedup_sd35: least(.shape == "sd35"; "library"),
+     library_speedup_min: least(true; "library"),
+     torch_speedup_min_image: least(.tokens < 16384; "torch"),
+     torch_speedup_min_video: least(.tokens >= 16384; "torch"),
+     one_gpu_speedup_min: least(true; "one_gpu"),
+     bit_equal: $equal,
+     max_error_over_torch: ([$alone.max_error_over_torch,
+                             ($rows[] | .max_relative_error / .torch.max_relative_error)] | max)};'
+if [ "${1-}" = --rows ]; then
+  jq -L "$root/scripts" --slurpfile ours "$2" --arg commit "$3" --arg reason "$4" "$shared"'
+    . as $old | .rows |= map(. as $r | [$ours[0].rows[] | select(.shape == $r.shape)] |
+      if length == 0 then $r else .[0] | beside($r.torch) + {commit: $commit, date: $ours[0].date, reason: $reason}
+      end) | .summary = summary(.rows; $old.alone.summary; $old.summary.bit_equal and $ours[0].summary.bit_equal)' \
+    "$results" >"$work"
+  cp "$work" "$results"
+elif [ $# -ge 3 ]; then
   first=$1 torch=$2 commit=$3
   shift 3
   jq -s '.[0] + {rows: [.[].rows[]], summary: {bit_equal: ([.[].summary.bit_equal] | all)}}' "$first" "$@" >"$joined"
   jq -L "$root/scripts" -n --slurpfile ours "$joined" --slurpfile torch "$torch" --arg commit "$commit" \
-    --slurpfile alone "$root/bench/results/h200/attention.json" 'include "tables";
-    def of($row; $name): $row | part($name).median_s;
-    def best($row; $a; $b): [of($row; $a), of($row; $b)] | min;
-    ($ours[0].rows | map(. as $r | ($torch[0].rows[] | select(.shape == $r.shape)) as $t | $r + {
-        torch: ($t | {median_s, library_s, repeats, max_relative_error}),
-        over: {
-          kernel_cudnn: ($t.median_s.attention / of($r; "kernel")),
-          fused_kernel: (best($r; "fused"; "fused-graph") / of($r; "kernel")),
-          fused_minus_kernel_s: (best($r; "fused"; "fused-graph") - of($r; "kernel")),
-          whole_kernel: (best($r; "whole"; "whole-graph") / of($r; "kernel")),
-          whole_minus_kernel_s: (best($r; "whole"; "whole-graph") - of($r; "kernel")),
-          library: ($t.library_s / best($r; "fused"; "fused-graph")),
-          torch: ($t.median_s.whole_graph / best($r; "whole"; "whole-graph")),
-          one_gpu: ($t.median_s.one_gpu / best($r; "whole"; "whole-graph"))}} +
-        if $r.kernel_asleep then {over_asleep: {
-          fused_kernel: (best($r; "fused"; "fused-graph") / $r.kernel_asleep.median_s),
-          whole_kernel: (best($r; "whole"; "whole-graph") / $r.kernel_asleep.median_s)}} else {} end)) as $rows |
-    def least(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | min;
-    def most(wanted; $key): [$rows[] | select(wanted) | .over[$key]] | max;
+    --slurpfile alone "$root/bench/results/h200/attention.json" "$shared"'
+    ($ours[0].rows | map(. as $r | ($torch[0].rows[] | select(.shape == $r.shape)) |
+        {median_s, library_s, repeats, max_relative_error} as $t | $r | beside($t))) as $rows |
     {schema: "draintile-attention-results", version: 1, commit: $commit, device: $ours[0].device, date: $ours[0].date,
      ranks: $ours[0].ranks, command: "draintile bench attention; bench/peers/torch_ulysses.py, in one job",
      torch: ($torch[0] | {torch, cuda, cudnn, nccl, driver, command, sm_clock}),
      alone: ($alone[0] | {commit, command, device, driver, torch, repeats, summary}),
-     summary: {
-       kernel_over_cudnn_min_d128: least(.head_dim == 128; "kernel_cudnn"),
-       kernel_over_cudnn_min_d64: least(.head_dim == 64; "kernel_cudnn"),
-       kernel_over_cudnn_min_causal: $alone[0].summary.kernel_over_cudnn_min_causal,
-       kernel_over_cudnn_min_d256: $alone[0].summary.kernel_over_cudnn_min_d256,
-       fused_over_kernel_max_s16384: most(.tokens >= 16384; "fused_kernel"),
-       fused_minus_kernel_max_s_short: most(.tokens < 16384; "fused_minus_kernel_s"),
-       whole_over_kernel_max_s16384: most(.tokens >= 16384; "whole_kernel"),
-       whole_minus_kernel_max_s_short: most(.tokens < 16384; "whole_minus_kernel_s"),
-       library_speedup_flux: least(.shape == "flux"; "library"),
-       library_speedup_sd35: least(.shape == "sd35"; "library"),
-       library_speedup_min: least(true; "library"),
-       torch_speedup_min_image: least(.tokens < 16384; "torch"),
-       torch_speedup_min_video: least(.tokens >= 16384; "torch"),
-       one_gpu_speedup_min: least(true; "one_gpu"),
-       bit_equal: $ours[0].summary.bit_equal,
-       max_error_over_torch: ([$alone[0].summary.max_error_over_torch,
-                               ($rows[] | .max_relative_error / .torch.max_relative_error)] | max)},
-     rows: $rows}' >"$work"
+     summary: summary($rows; $alone[0].summary; $ours[0].summary.bit_equal), rows: $rows}' >"$work"
   cp "$work" "$results"
 fi
 [ -f "$results" ] || exit 0
@@ -80,6 +94,7 @@ fi
     (.alone // empty | "`kernel_over_cudnn_min_causal` and `_d256` are of [one GPU](attention.md), commit " +
       "\(.commit); `max_error_over_torch` is the most of its rows and of these.", ""),
     (.notes // [] | .[] | "\(.)", ""),
+    (.rows[] | select(.commit) | "\(.shape): ours from a run of its own, commit \(.commit): \(.reason).", ""),
     "| shape | tokens | heads x dim | TFLOP/s | kernel | cuDNN | fused | fused, graph | in | serial | whole " +
       "| whole, graph | torch | one GPU | whole / kernel | torch / whole | one GPU / whole | samples |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
