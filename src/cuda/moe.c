@@ -88,6 +88,7 @@ static int32_t early_blocks(const dt_moe_plan *p, int head) {
 static dt_status launch_plan(dt_cuda_moe *m, int head, cudaStream_t stream) {
   m->plan.head = head;
   m->plan.early_blocks = early_blocks(&m->plan, head);
+  m->plan.early_share = DT_LAYER_EARLY_SHARE;
   m->plan.tiles_only = 0;
   dt_cuda_moe_graph *g = &m->graph;
   const dt_status status = planned(m, dt_moe_count_launch(&m->plan, stream), "counts", &g->count, stream);

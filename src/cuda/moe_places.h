@@ -64,7 +64,7 @@ DT_PHASE int32_t dt_moe_pieces(const dt_moe_plan *p, const dt_moe_scratch *s) {
 /* Pieces, or with dedup tokens of `tokens`, that leave while the table is made. These do only where hardly any rows
  * stay: where tiles have own rows to begin with, they are kept waiting. */
 DT_PHASE int32_t dt_moe_early_pieces(const dt_moe_plan *p, int32_t pieces) {
-  return p->early_blocks > 0 ? dt_min32(pieces, DT_LAYER_EARLY_PIECES) : 0;
+  return p->early_blocks > 0 ? dt_min32(pieces / p->early_share, DT_LAYER_EARLY_PIECES) : 0;
 }
 DT_PHASE int32_t dt_moe_early_tokens(const dt_moe_plan *p, const dt_moe_scratch *s, int32_t tokens) {
   const int32_t first = p->rank * p->experts, all = dt_moe_combine_row(p, s, p->rank, p->ranks * p->experts);

@@ -52,6 +52,7 @@ typedef struct dt_moe_plan {
   int32_t dedup;        /* 1: pieces are of this rank's own bands, in the order of L1 */
   int32_t expand_rows;  /* dedup: of a piece; divides a band */
   int32_t early_blocks; /* of the table's kernel, that dispatch while it is made (layer_early.cuh) */
+  int32_t early_share;  /* of the dispatch pieces at most one in so many leaves early */
   uint8_t *rows_of[DT_LAYER_RANKS], *staging_of[DT_LAYER_RANKS];
   int64_t tokens_max, row_bytes;
   int32_t ahead, clusters; /* waves of early L1 tasks, a task a cluster; -1: none, 0: as many as the link takes */

@@ -10,7 +10,8 @@
 enum {
   DT_LAYER_SEND_SMS = 32,     /* dedup: multiprocessors of the dispatch kernel */
   DT_LAYER_HEAD_DEDUP = 32,   /* 1024ths of the copies that it makes */
-  DT_LAYER_EARLY_PIECES = 64, /* of dispatch, that leave while the table is made */
+  DT_LAYER_EARLY_PIECES = 64, /* of dispatch, that leave while the table is made, */
+  DT_LAYER_EARLY_SHARE = 2,   /* and at most one in so many: dt_layer_early_pieces */
   /* With dedup so many tokens and a quarter of all do, if of a rank's rows at most one in so many stays there. */
   DT_LAYER_EARLY_TOKENS = 256,
   DT_LAYER_EARLY_STAY = 8,
@@ -35,6 +36,13 @@ static inline int32_t dt_layer_piece_rows(int64_t hidden, int64_t most_bytes) {
   int32_t rows = 32;
   while (rows > 2 && rows * 2 * hidden > most_bytes) rows /= 2;
   return rows;
+}
+
+/* How many of the pieces of a dispatch without dedup leave while the table is made (src/cuda/moe_places.h). Half of few:
+ * all would keep the table's kernel, and every tile with it. */
+static inline int32_t dt_layer_early_pieces(int32_t pieces) {
+  const int32_t most = pieces / DT_LAYER_EARLY_SHARE;
+  return most < DT_LAYER_EARLY_PIECES ? most : DT_LAYER_EARLY_PIECES;
 }
 
 typedef struct dt_layer_grouping {

@@ -55,8 +55,8 @@ void layer_dispatch_start(layer_world *world, int32_t self) {
   const dt_layer_costs *c = world->costs;
   layer_rank *rank = &world->rank[self];
   const int32_t asked = world->in_place ? rank->piece_count : layer_head(world, rank->piece_count);
-  const int32_t early = asked > 0 || world->model->short_bands_alone ? 0 : DT_LAYER_EARLY_PIECES;
-  const int32_t head = asked > 0 ? asked : early < rank->piece_count ? early : rank->piece_count;
+  const int32_t early = world->model->short_bands_alone ? 0 : dt_layer_early_pieces(rank->piece_count);
+  const int32_t head = asked > 0 ? asked : early;
   double away = 0.0, own = 0.0;
   for (int32_t i = 0; i < head && !world->in_place; i++) {
     const layer_piece *piece = &rank->pieces[i];

@@ -322,8 +322,8 @@ static void test_plans(void **state) {
   }
 }
 
-/* What leaves while the table is made: pieces up to so many, tokens where at most an eighth of the rank's rows stay; of
- * neither any where no blocks do it. */
+/* What leaves while the table is made: half of the pieces, up to so many, as the price has it; tokens where at most an
+ * eighth of the rank's rows stay; of neither any where no blocks do it. */
 static void test_early(void **state) {
   (void)state;
   dt_moe_plan p = configure(2, 3, 1);
@@ -343,7 +343,12 @@ static void test_early(void **state) {
   counts[2 * 3 + 5] = 3; /* of 17 */
   run_phases(&p);
   assert_int_equal(dt_moe_early_tokens(&p, &scratch[1], 4096), 0);
-  assert_int_equal(dt_moe_early_pieces(&p, 63), 63);
+  p.early_share = DT_LAYER_EARLY_SHARE;
+  for (int32_t pieces = 0; pieces < 1000; pieces++)
+    assert_int_equal(dt_moe_early_pieces(&p, pieces), dt_layer_early_pieces(pieces));
+  assert_int_equal(dt_moe_early_pieces(&p, 1), 0);
+  assert_int_equal(dt_moe_early_pieces(&p, 63), 31);
+  assert_int_equal(dt_moe_early_pieces(&p, 127), 63);
   assert_int_equal(dt_moe_early_pieces(&p, 6300), 64);
   p.early_blocks = 0;
   assert_int_equal(dt_moe_early_pieces(&p, 63), 0);
