@@ -38,8 +38,8 @@ static inline int32_t dt_layer_piece_rows(int64_t hidden, int64_t most_bytes) {
   return rows;
 }
 
-/* How many of the pieces of a dispatch without dedup leave while the table is made (src/cuda/moe_places.h). Half of few:
- * all would keep the table's kernel, and every tile with it. */
+/* How many of the pieces of a dispatch without dedup leave while the table is made (src/cuda/moe_places.h). Half of
+ * few: all would keep the table's kernel, and every tile with it. */
 static inline int32_t dt_layer_early_pieces(int32_t pieces) {
   const int32_t most = pieces / DT_LAYER_EARLY_SHARE;
   return most < DT_LAYER_EARLY_PIECES ? most : DT_LAYER_EARLY_PIECES;
