@@ -188,7 +188,9 @@ static int run(const tool_args *args) {
 static const arg_option options[] = {
     OPT_CHOICE("device", "DEVICE", "cuda", device_names, "cuda: the GPUs; cpu: the fabric between rank processes"),
     OPT_INT("ranks", "W", NULL, 1, 64, "GPUs (all) or rank processes (2)"),
-    OPT_FLAG("quick", "fewer settings and rounds: 20 s at most instead of 120 s"),
+    OPT_FLAG("quick",
+             "fewer settings and rounds: on GPUs 20 s at most instead of 120; with cpu minutes if the link is slow "
+             "or its capacity large"),
     OPT_TEXT("output", "FILE", NULL, "the platform file (platform.json), or with --verify the results"),
     OPT_TEXT("verify", "FILE", NULL, "measure other settings and compare them with this platform file"),
     OPT_TEXT("plot", "DIR", NULL, "draw pictures with gnuplot, PNG and SVG"),
