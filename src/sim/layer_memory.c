@@ -81,12 +81,14 @@ static double fair_share(const layer_world *world, const layer_rank *rank, int32
   return share;
 }
 
-/* What a tile takes when nothing holds it up, weights that come from memory included. */
-static double with_latency(const layer_cluster *c) {
+/* What a tile takes when nothing holds it up, weights that come from memory included: `fewer` of its time where few
+ * tiles run, but no tile multiplies faster than at the highest clock, and stages come no faster for either. */
+static double with_latency(const layer_cluster *c, double fewer) {
+  const double time_s = layer_more(c->time_s * fewer, c->floor_s);
   double weights = 0.0;
   for (int32_t p = 0; p < c->panels; p++) weights += c->panel_bytes[p];
-  const double late = c->latency_s * (c->bytes - c->rows_bytes) / (weights * c->time_s);
-  return late < 0.2 ? c->time_s : c->time_s * pow(1.0 + pow(late, queue_power), 1.0 / queue_power);
+  const double late = c->latency_s * (c->bytes - c->rows_bytes) / (weights * time_s);
+  return late < 0.2 ? time_s : time_s * pow(1.0 + pow(late, queue_power), 1.0 / queue_power);
 }
 
 void layer_rates(layer_world *world, layer_rank *rank) {
@@ -99,6 +101,7 @@ void layer_rates(layer_world *world, layer_rank *rank) {
   rank->busy = (double)running / world->clusters;
   rank->load = 0.0;
   if (running == 0) return;
+  const double fewer = 1.0 - world->costs->together_ratio * (1.0 - rank->busy); /* tile_s is of all at work */
   for (int32_t i = 0; i < world->clusters; i++) {
     layer_cluster *c = &rank->cluster[i];
     if (!is_working(c)) continue;
@@ -108,7 +111,7 @@ void layer_rates(layer_world *world, layer_rank *rank) {
       const double traffic = behind(rank, &weights[c->panel[p]], i, layer_more(traffic_per_s, 1e9));
       c->bytes += c->panel_bytes[p] * (traffic < 0.0 ? 1.0 : missing(world->costs, traffic));
     }
-    c->least_s = with_latency(c);
+    c->least_s = with_latency(c, fewer);
     wanted += c->bytes / c->least_s;
     bytes += c->bytes;
   }
@@ -118,8 +121,6 @@ void layer_rates(layer_world *world, layer_rank *rank) {
   rank->load = load;
   /* A band alone loads weights that no other CTA shares: through the cache's fabric, which all clusters want. */
   const double alone = 1.0 + rank->busy * (world->costs->alone_ratio / world->costs->short_ratio - 1.0);
-  /* tile_s is of all at work; no tile is faster than at the highest clock. */
-  const double fewer = 1.0 - world->costs->together_ratio * (1.0 - rank->busy);
   const double warps = 2.0 * world->costs->copy_warps * world->clusters;
   const double beside =
       1.0 + (rank->copying * world->costs->beside_ratio + rank->link.copies * world->costs->beside_full_ratio) / warps;
@@ -131,7 +132,6 @@ void layer_rates(layer_world *world, layer_rank *rank) {
     const double waits = layer_more(load * part, c->bytes / (share * c->luck) / c->least_s);
     if (waits != waits_before) slower = waits == 0.0 ? 1.0 : pow(1.0 + pow(waits, queue_power), 1.0 / queue_power);
     waits_before = waits;
-    const double least_s = c->least_s * layer_more(fewer, c->floor_s / c->time_s);
-    c->rate = 1.0 / (least_s * layer_more(slower, c->alone ? alone : 1.0) * beside);
+    c->rate = 1.0 / (c->least_s * layer_more(slower, c->alone ? alone : 1.0) * beside);
   }
 }
