@@ -1,7 +1,7 @@
-/* A layer on GPUs costs no more where a tile, the link or a launch costs half. Without exception where things come in
- * order (the plan, puts, the reduction; all costs at once) and where tiles of one cluster cost less. Where several
- * clusters draw from one counter and wait for each other, who gets the last tiles may change for the worse, as in any
- * list of tasks (Graham, 1966), and as on the device: seldom. docs/model.md. Usage: test_sim_monotone [LAYERS] */
+/* A layer on GPUs costs no more where a tile, the link or a launch costs half: without exception for what comes in
+ * order (the plan, puts, the reduction), and for tiles, the link and steps between tiles but for chance. Clusters draw
+ * from one counter and wait for each other, so who gets the last tiles may change for the worse, as in any list of
+ * tasks (Graham, 1966): one change in 200, docs/model.md. Usage: test_sim_monotone [LAYERS] */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,42 +67,41 @@ static void draw_layer(dt_random *random, int32_t clusters, layer *l) {
   assert_int_equal(dt_layer_costs_from_platform(platform, m->hidden, m->intermediate, m->sms, &l->costs), DT_OK);
 }
 
-enum { TILE, STEP, IN_ORDER }; /* a step of the protocol between tiles */
 typedef struct cost {
   const char *name;
   size_t offset;
   double factor;
-  int kind;
+  int in_order; /* beside no tile */
 } cost;
-#define COST(field, factor, kind)                                                                                      \
-  { #field, offsetof(dt_layer_costs, field), factor, kind }
-static const cost costs[] = {COST(tile_1_s, 0.5, TILE),
-                             COST(tile_2_s, 0.5, TILE),
-                             COST(activation_s, 0.5, TILE),
-                             COST(memory_latency_s, 0.5, TILE),
-                             COST(fill_s, 0.5, TILE),
-                             COST(memory_bytes_per_s, 2.0, TILE),
-                             COST(release_s, 0.5, STEP),
-                             COST(store_s, 0.5, STEP),
-                             COST(launch_s, 0.5, STEP),
-                             COST(link_latency_s, 0.5, STEP),
-                             COST(link_bytes_per_s, 2.0, STEP),
-                             COST(warp_bytes_per_s, 2.0, STEP),
-                             COST(quiet_warp_bytes_per_s, 2.0, STEP),
-                             COST(plan_s, 0.5, IN_ORDER),
-                             COST(plan_expert_s, 0.5, IN_ORDER),
-                             COST(put_s, 0.5, IN_ORDER),
-                             COST(reduce_s, 0.5, IN_ORDER),
-                             COST(reduce_bytes_per_s, 2.0, IN_ORDER),
-                             COST(consumer_bytes_per_s, 2.0, IN_ORDER)};
+#define COST(field, factor, in_order)                                                                                  \
+  { #field, offsetof(dt_layer_costs, field), factor, in_order }
+static const cost costs[] = {COST(tile_1_s, 0.5, 0),
+                             COST(tile_2_s, 0.5, 0),
+                             COST(activation_s, 0.5, 0),
+                             COST(memory_latency_s, 0.5, 0),
+                             COST(fill_s, 0.5, 0),
+                             COST(memory_bytes_per_s, 2.0, 0),
+                             COST(release_s, 0.5, 0),
+                             COST(store_s, 0.5, 0),
+                             COST(launch_s, 0.5, 0),
+                             COST(link_latency_s, 0.5, 0),
+                             COST(link_bytes_per_s, 2.0, 0),
+                             COST(warp_bytes_per_s, 2.0, 0),
+                             COST(quiet_warp_bytes_per_s, 2.0, 0),
+                             COST(plan_s, 0.5, 1),
+                             COST(plan_expert_s, 0.5, 1),
+                             COST(put_s, 0.5, 1),
+                             COST(reduce_s, 0.5, 1),
+                             COST(reduce_bytes_per_s, 2.0, 1),
+                             COST(consumer_bytes_per_s, 2.0, 1)};
 enum { COSTS = sizeof costs / sizeof *costs, BOTH_TILES = COSTS, ALL, CHANGES };
 
 static const char *name_of(int change) {
   return change == ALL ? "all" : change == BOTH_TILES ? "both tiles" : costs[change].name;
 }
 
-static int kind_of(int change) {
-  return change == ALL ? IN_ORDER : change == BOTH_TILES ? TILE : costs[change].kind;
+static int is_in_order(int change) {
+  return change < COSTS && costs[change].in_order;
 }
 
 static dt_layer_costs halved(const dt_layer_costs *given, int change) {
@@ -153,25 +152,27 @@ static void test_random_layers(void **state) {
   int longer = 0, longer_alone = 0;
   try_layers(20261130, 0, tallies);
   for (int k = 0; k < CHANGES; k++) {
-    if (kind_of(k) == IN_ORDER) assert_true(tallies[k].most <= 1.0 + 1e-9 && tallies[k].most_alone <= 1.0 + 1e-9);
-    assert_true(tallies[k].longer <= 1 + layers / 20 && tallies[k].longer_alone <= 1 + layers / 100);
+    if (is_in_order(k)) assert_true(tallies[k].most <= 1.0 + 1e-9 && tallies[k].most_alone <= 1.0 + 1e-9);
+    assert_true(tallies[k].longer <= 1 + layers / 25 && tallies[k].longer_alone <= 1 + layers / 100);
     longer += tallies[k].longer, longer_alone += tallies[k].longer_alone;
   }
-  assert_true(longer <= 0.015 * layers * CHANGES && longer_alone <= 1 + 0.002 * layers * CHANGES);
+  assert_true(longer <= 0.01 * layers * CHANGES && longer_alone <= 0.002 * layers * CHANGES);
 }
 
-/* One cluster has nobody to draw with; a step that is shorter may still cost it a wait of fill_s. */
+/* One cluster has nobody to draw with. Tiles that end before their next rows are there wait for these, which costs
+ * fill_s; and copies are slower beside tiles. */
 static void test_one_cluster(void **state) {
   (void)state;
   tally tallies[CHANGES] = {{0, 0, 0.0, 0.0}};
   try_layers(7, 1, tallies);
   for (int k = 0; k < CHANGES; k++) {
-    const double most = kind_of(k) == STEP ? 1.03 : 1.0 + 1e-9;
-    assert_true(tallies[k].most <= most && tallies[k].most_alone <= most);
+    const double most = is_in_order(k) ? 1.0 + 1e-9 : 1.03;
+    assert_true(tallies[k].most <= most && tallies[k].most_alone <= 1.01);
+    assert_true(tallies[k].longer <= 1 + layers / 100);
   }
 }
 
-/* Where weights come from memory late, tiles that are faster wait longer for them, not more: 44 % once. */
+/* Tiles that are faster than the clock allows, and wait for their weights: twice as fast they cost 44 % more once. */
 static void test_faster_than_the_clock(void **state) {
   (void)state;
   layer l;
