@@ -172,7 +172,7 @@ static void test_one_cluster(void **state) {
   }
 }
 
-/* Tiles that are faster than the clock allows, and wait for their weights: twice as fast they cost 44 % more once. */
+/* Tiles that are faster than the clock allows, and wait for their weights: twice as fast they once cost 53 % more. */
 static void test_faster_than_the_clock(void **state) {
   (void)state;
   layer l;
