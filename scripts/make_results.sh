@@ -82,12 +82,13 @@ gpu_table() {
       "geometric mean \($g.summary.gemm_over_best_library_geomean | two) | one GPU, \($g.shapes | length) shapes, " +
       "\(of($g.commit; "gemm")) |",
     "| MoE layer, speed over torch and NCCL in a CUDA graph | at least \($m.summary.torch_speedup_min | two), " +
-      "geometric mean \($m.summary.torch_speedup_geomean | two) | two GPUs, \($m.summary.rows) layers" +
-      "\([$m.rows[] | select(.torch_same_job | not)] | length | if . == 0 then "" else
+      "geometric mean \($m.summary.torch_speedup_geomean | two) | two GPUs, " +
+      "\([$m.rows[] | select(.router != "crossed")] | length) layers that are not crossed" +
+      "\([$m.rows[] | select(.router != "crossed" and (.torch_same_job | not))] | length | if . == 0 then "" else
       " (torch of \(.) in an earlier job)" end), \(of($m.commit; "moe")) |",
     "| its time over the limit of compute, link and memory | geometric mean \($m.summary.over_limit_geomean | two), " +
       "most \([$m.rows[].over_limit] | max | two), from 4,096 tokens " +
-      "\($m.summary.over_limit_max_tokens_4096 | two) | same run |",
+      "\($m.summary.over_limit_max_tokens_4096 | two) | same run, all \($m.summary.rows) layers |",
     "| interleave, speed over expert waves | geometric mean \($m.summary.interleave_over_wave_geomean | two), " +
       "\($m.summary.interleave_over_wave_min | two) to \($m.summary.interleave_over_wave_max | two) | same run |",
     "| time of the form that `auto` picks over the best | at most " +
