@@ -1,5 +1,6 @@
 /* The benchmark of Ulysses attention on GPUs (draintile/ulysses.h): a thread a GPU, every method of one shape checked,
- * then timed in turns. */
+ * then timed in turns, to and fro. Where `kernel` is timed and a run takes 10 ms or more (docs/ulysses.md): method by
+ * method, half of the samples forwards, half backwards, each behind runs of its own and some traffic. */
 #ifndef DRAINTILE_ULYSSES_BENCH_H
 #define DRAINTILE_ULYSSES_BENCH_H
 
@@ -62,7 +63,7 @@ typedef struct dt_ulysses_bench_config {
   int32_t senders;         /* as dt_ulysses_config */
   int32_t direct_stores;   /* likewise */
   uint32_t methods;        /* to time, bit m: method m; 0: all. Checked are those that are timed, and serial */
-  int32_t repeat, warm_up; /* samples of each method (20), in turns to and fro; rounds before them (3) */
+  int32_t repeat, warm_up; /* samples of each method (20); rounds before them (3) */
   double seconds;          /* fewer samples, at least 5, where all would take longer; 0: no bound */
   uint64_t seed;
 } dt_ulysses_bench_config;
@@ -77,7 +78,7 @@ typedef struct dt_ulysses_timing {
 typedef struct dt_ulysses_bench {
   dt_ulysses_bench_config config; /* repeat as it was */
   dt_ulysses_timing timings[DT_ULYSSES_METHODS];
-  dt_ulysses_timing kernel_asleep; /* rows with runs of 10 ms or more: the kernel alone while links sleep; else NaN */
+  dt_ulysses_timing kernel_asleep; /* where methods come one by one: the kernel alone while links sleep; else NaN */
   double max_relative_error;       /* sampled rows of heads of serial's output against float64; NaN: not finite */
   double flops;                    /* of the rank with most heads */
   int64_t in_bytes, out_bytes;     /* the most that a rank sends to others */
