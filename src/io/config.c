@@ -75,7 +75,11 @@ static int read_bool(reader *r, const char *name, int fallback) {
 static float read_float(reader *r, const char *name, float fallback) {
   const json_t *value = field(r, name);
   if (r->status != DT_OK || !value) return fallback;
-  float number = json_is_number(value) ? (float)json_number_value(value) : NAN;
+  if (!json_is_number(value)) {
+    r->status = dt_fail(DT_ERR_INPUT, "%s: %s: must be a finite number above 0", r->path, name);
+    return fallback;
+  }
+  const float number = (float)json_number_value(value);
   if (!isfinite(number) || number <= 0.0f) {
     r->status = dt_fail(DT_ERR_INPUT, "%s: %s: %g; allowed is a finite number above 0", r->path, name, (double)number);
   }
