@@ -29,7 +29,7 @@ enum {
 typedef struct residual_row {
   int32_t tokens, sms, tile_rows;
   double kernel_s, fused_s;
-  double *samples_s;              /* [repeat]: fused minus kernel, turn by turn */
+  double *samples_s;              /* [repeat]: fused minus kernel, sample by sample */
   double median_s, low_s, high_s; /* and quartiles */
   dt_piggyback_answer model;
 } residual_row;
@@ -251,6 +251,6 @@ const tool_command command_bench_residual = {
     .options = options,
     .option_count = ARGS_COUNT(options),
     .run = run,
-    .notes = "The residual is attention with its output rows at their owners, minus attention alone, turn by turn.\n"
-             "Exits with 77 where there is no GPU.",
+    .notes = "The residual is attention with its output rows at their owners, minus attention alone, sample by "
+             "sample.\nExits with 77 where there is no GPU.",
 };
