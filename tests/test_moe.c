@@ -171,7 +171,8 @@ static void test_paced_link(void **state) {
 }
 
 /* Rows are used when the link has brought them: counts, dispatch and combine come one after the other, each a latency
- * after it was put, so no rank is done before three of them. */
+ * after it was put, so the rank that begins first takes three of them. One that begins later finds the other's counts
+ * under way, or there. */
 static int run_latency(dt_comm *comm, void *argument) {
   const run *r = argument;
   const int32_t rank = dt_comm_rank(comm);
@@ -180,10 +181,12 @@ static int run_latency(dt_comm *comm, void *argument) {
   EXPECT(dt_moe_create(comm, &config, &r->layer->weights[rank], &moe) == DT_OK);
   for (int s = DT_SCHEDULE_SERIAL; s <= DT_SCHEDULE_ALTERNATE; s++) {
     dt_moe_stats stats;
+    double total_s[2];
     config.schedule = (dt_schedule)s;
     EXPECT(dt_moe_set_schedule(moe, &config) == DT_OK);
     EXPECT(dt_moe_forward(moe, &r->layer->input[rank], r->layer->output[rank], &stats) == DT_OK);
-    EXPECT(stats.total_s >= 3 * LATENCY_S);
+    EXPECT(dt_comm_allgather(comm, &stats.total_s, total_s, sizeof *total_s) == DT_OK);
+    EXPECT(total_s[0] >= 3 * LATENCY_S || total_s[1] >= 3 * LATENCY_S);
   }
   dt_moe_destroy(moe);
   return 0;
