@@ -7,7 +7,7 @@
 
 #include "core/statistics.h"
 
-enum { REPEATS = 7, ATTEMPTS = 6, ROWS_PER_EXPERT = 512, EXPERTS = 8 };
+enum { REPEATS = 7, ATTEMPTS = 18, ROWS_PER_EXPERT = 512, EXPERTS = 8 };
 
 typedef struct pace {
   layer *layer;
