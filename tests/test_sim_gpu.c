@@ -14,19 +14,9 @@
 #include <draintile/moe_bench.h>
 #include <draintile/simulate.h>
 
+#include "platform_support.h"
+
 enum { SMS = 132, RANKS = 2, EXPERTS_MAX = 512, COLUMNS = 6, SEED = 1 };
-static dt_platform *platform;
-
-static int load_platform(void **state) {
-  (void)state;
-  return dt_platform_load(DT_TEST_DATA "/../../bench/results/h200x2/platform.json", &platform) != DT_OK;
-}
-
-static int free_platform(void **state) {
-  (void)state;
-  dt_platform_destroy(platform);
-  return 0;
-}
 
 static double number(const json_t *object, const char *key) {
   const json_t *value = json_object_get(object, key);

@@ -15,21 +15,10 @@
 #include <draintile/simulate.h>
 
 #include "core/random.h"
+#include "platform_support.h"
 
 enum { RANKS_MAX = 3, EXPERTS_MAX = 12 };
 static int layers = 40;
-static dt_platform *platform;
-
-static int load_platform(void **state) {
-  (void)state;
-  return dt_platform_load(DT_TEST_DATA "/../../bench/results/h200x2/platform.json", &platform) != DT_OK;
-}
-
-static int free_platform(void **state) {
-  (void)state;
-  dt_platform_destroy(platform);
-  return 0;
-}
 
 typedef struct layer {
   dt_layer_model model;
