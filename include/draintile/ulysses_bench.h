@@ -63,7 +63,8 @@ typedef struct dt_ulysses_bench_config {
   int32_t senders;         /* as dt_ulysses_config */
   int32_t direct_stores;   /* likewise */
   uint32_t methods;        /* to time, bit m: method m; 0: all. Checked are those that are timed, and serial */
-  int32_t repeat, warm_up; /* samples of each method (20); rounds before them (3) */
+  int32_t repeat, warm_up; /* samples of each method (20); rounds before them (3). Where runs take 10 ms or more: as
+                              many samples as make up 0.1 s for each of these */
   double seconds;          /* fewer samples, at least 5, where all would take longer; 0: no bound */
   uint64_t seed;
 } dt_ulysses_bench_config;
@@ -71,7 +72,7 @@ void dt_ulysses_bench_config_init(dt_ulysses_bench_config *config);
 
 typedef struct dt_ulysses_timing {
   double median_s;     /* of the slowest rank's time; NaN: not timed */
-  double *samples_s;   /* [repeat], the slowest rank's */
+  double *samples_s;   /* [repeat] of the benchmark's config, the slowest rank's */
   int64_t words_wrong; /* 4-byte words of all outputs that differ from serial's; -1: not compared */
 } dt_ulysses_timing;
 

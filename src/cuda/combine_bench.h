@@ -45,9 +45,6 @@ cudaError_t dt_bench_sample_error(const uint16_t *buffer, const dt_bench_sample 
 cudaError_t dt_bench_align(int32_t rank, int32_t ranks, uint32_t round, const uint32_t *own, uint32_t *const *theirs,
                            uint32_t *expired, cudaStream_t stream);
 
-/* Collective: the window of those words, and this rank's at every peer. Released by dt_comm_free. */
-dt_status dt_bench_align_open(dt_comm *comm, dt_window **window, uint32_t *theirs[DT_BENCH_RANKS]);
-
 /* cuBLAS and NCCL, loaded at run time, and the communicators of all ranks. */
 typedef struct dt_peers dt_peers;
 dt_status dt_peers_open(int32_t ranks, dt_peers **peers);

@@ -35,14 +35,6 @@ dt_status dt_bench_check_peers(int32_t gpus) {
   return DT_OK;
 }
 
-dt_status dt_bench_align_open(dt_comm *comm, dt_window **window, uint32_t *theirs[DT_BENCH_RANKS]) {
-  const size_t slot = DT_BENCH_SLOT_WORDS * sizeof(uint32_t);
-  const dt_status status = dt_comm_alloc(comm, slot * DT_BENCH_RANKS, window);
-  for (int32_t p = 0; p < dt_comm_ranks(comm) && !status; p++)
-    theirs[p] = (uint32_t *)((*window)->pieces[p] + slot * (size_t)dt_comm_rank(comm));
-  return status;
-}
-
 dt_status dt_bench_clock(cudaStream_t stream, double *hz) {
   uint64_t results[4] = {0}, *memory = NULL;
   cudaError_t error = cudaMalloc((void **)&memory, sizeof results);

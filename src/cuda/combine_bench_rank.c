@@ -10,7 +10,7 @@
 #include "core/random.h"
 #include "driver.h"
 
-enum { FLUSH_BYTES = 512 << 20, TOP_K = 2 };
+enum { TOP_K = 2 };
 
 int dt_bench_is_baseline(int method) {
   return method == DT_METHOD_LOOP || method == DT_METHOD_GROUPED || method == DT_METHOD_LOOP_GRAPH ||
@@ -41,9 +41,7 @@ static dt_status make_memory(dt_bench_rank *r) {
                {(void **)&r->packed, 2 * most->out, "packed rows"},
                {(void **)&r->receive, 2 * most->combine, "received rows"},
                {(void **)&r->expected, 2 * most->combine, "expected rows"},
-               {(void **)&r->flush, FLUSH_BYTES, "flush"},
                {(void **)&r->wrong, 2 * sizeof *r->wrong, "counters"},
-               {(void **)&r->expired, sizeof *r->expired, "flag"},
                {(void **)&r->sampled, DT_BENCH_CHECKED_ROWS * sizeof *r->sampled, "samples"},
                {(void **)&r->row_of_slot, 4 * most->combine_rows, "slots"},
                {(void **)&r->weights, 4 * most->combine_rows, "weights"},
@@ -54,8 +52,6 @@ static dt_status make_memory(dt_bench_rank *r) {
   if (status) return status;
   cudaError_t error =
       cudaMemcpyAsync(r->block, r->shared->block, 2 * (size_t)DT_BENCH_PERIOD, cudaMemcpyHostToDevice, r->stream);
-  if (error == cudaSuccess) error = cudaMemsetAsync(r->expired, 0, sizeof *r->expired, r->stream);
-  if (error == cudaSuccess) error = cudaMemsetAsync(r->flush, 1, FLUSH_BYTES, r->stream);
   if (error == cudaSuccess)
     error = dt_bench_fill(r->a, most->a, r->block, DT_BENCH_PERIOD, dt_bench_offset_a(r->rank), r->stream);
   if (error == cudaSuccess)
@@ -70,11 +66,9 @@ static dt_status make_rank(dt_bench_rank *r) {
   r->control = NULL; /* the new endpoint's */
   cudaError_t error = cudaSetDevice(r->device);
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking);
-  if (error == cudaSuccess) error = cudaEventCreate(&r->start);
-  if (error == cudaSuccess) error = cudaEventCreate(&r->stop);
   status = dt_cuda_check(error, "stream");
   if (!status) status = make_memory(r);
-  if (!status) status = dt_bench_align_open(r->comm, &r->align, r->align_at);
+  if (!status) status = dt_bench_watch_open(&r->watch, r->comm, r->stream);
   return status;
 }
 
@@ -196,13 +190,10 @@ void dt_bench_rank_release(dt_bench_rank *r) {
   (void)retire_setting(r); /* what cannot be listed is the driver's to release */
   for (int32_t i = 0; i < r->retired_count; i++) cudaGraphExecDestroy(r->retired[i]);
   free(r->retired);
-  if (r->align) dt_comm_free(r->comm, r->align);
+  dt_bench_watch_close(&r->watch);
   dt_combine_destroy(r->combine);
   cudaFree(r->a), cudaFree(r->b), cudaFree(r->block), cudaFree(r->packed), cudaFree(r->receive), cudaFree(r->expected);
-  cudaFree(r->flush), cudaFree(r->wrong), cudaFree(r->expired), cudaFree(r->sampled), cudaFree(r->row_of_slot);
-  cudaFree(r->weights), cudaFree(r->own_counts);
-  if (r->start) cudaEventDestroy(r->start);
-  if (r->stop) cudaEventDestroy(r->stop);
+  cudaFree(r->wrong), cudaFree(r->sampled), cudaFree(r->row_of_slot), cudaFree(r->weights), cudaFree(r->own_counts);
   if (r->stream) cudaStreamDestroy(r->stream);
   if (r->comm) dt_comm_destroy(r->comm);
   if (r->control) dt_comm_destroy(r->control);
@@ -237,22 +228,10 @@ dt_status dt_bench_run_method(dt_bench_rank *r, int method) {
 }
 
 dt_status dt_bench_time_method(dt_bench_rank *r, int method, double *seconds) {
-  float ms = 0;
   dt_status status = dt_comm_barrier(r->comm, "round");
-  if (status) return status;
-  cudaError_t error = dt_bench_settle(r->flush, FLUSH_BYTES, r->stream);
-  if (error == cudaSuccess)
-    error = dt_bench_align(r->rank, r->shared->config.ranks, ++r->round, dt_window_local(r->align), r->align_at,
-                           r->expired, r->stream);
-  if (error == cudaSuccess) error = cudaEventRecord(r->start, r->stream);
-  status = dt_cuda_check(error, "start");
+  if (!status) status = dt_bench_watch_start(&r->watch, 1);
   if (!status) status = dt_bench_run_method(r, method);
-  if (status) return status;
-  error = cudaEventRecord(r->stop, r->stream);
-  if (error == cudaSuccess) error = cudaEventSynchronize(r->stop);
-  if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, r->start, r->stop);
-  *seconds = 1e-3 * ms;
-  return dt_cuda_check(error, "stop");
+  return status ? status : dt_bench_watch_stop(&r->watch, seconds);
 }
 
 /* bulk before those that are compared with it; graphs after what they capture. */
@@ -273,10 +252,7 @@ static dt_status time_all(dt_bench_rank *r) {
       if (!status && round >= 0) r->samples[order[i]][round] = seconds;
     }
   if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &r->shared->result.sm_hz_after);
-  uint32_t expired = 0;
-  if (!status) status = dt_cuda_check(cudaMemcpy(&expired, r->expired, sizeof expired, cudaMemcpyDefault), "flag");
-  if (!status && expired) status = dt_fail(DT_ERR_TIMEOUT, "rank %d: a start was 5 s late", r->rank);
-  return status;
+  return status ? status : dt_bench_watch_check(&r->watch);
 }
 
 static dt_status run_setting(dt_bench_rank *r) {

@@ -4,7 +4,7 @@
 
 #include <draintile/combine_bench.h>
 
-#include "combine_bench.h"
+#include "bench_watch.h"
 
 enum { DT_BENCH_CHECKED_ROWS = 48 /* sampled a rank */ };
 
@@ -25,17 +25,13 @@ typedef struct dt_bench_rank {
   dt_combine *combine;
   dt_combine_bench_case combine_of; /* the setting that `combine` was made for */
   dt_peer *peer;
-  dt_window *align;
-  uint32_t *align_at[DT_BENCH_RANKS], *expired;
-  uint32_t round;
   cudaStream_t stream;
-  cudaEvent_t start, stop;
+  dt_bench_watch watch;
   cudaGraphExec_t graphs[DT_METHODS];
   cudaGraphExec_t *retired; /* [retired_count] of settings before: destroyed at the end alone */
   int32_t retired_count;
   uint16_t *a, *b, *block; /* a holds a row more: shifted by one it is another input */
   uint16_t *packed, *receive, *expected;
-  uint8_t *flush;
   unsigned long long *wrong; /* [2]: words, and a relative error's bits */
   dt_bench_sample *sampled;  /* [DT_BENCH_CHECKED_ROWS] */
   int32_t *row_of_slot;      /* [combine rows] */

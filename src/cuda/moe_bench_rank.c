@@ -9,8 +9,6 @@
 #include "core/error.h"
 #include "driver.h"
 
-enum { FLUSH_BYTES = 512 << 20 };
-
 static dt_status allocate(void **pointer, size_t bytes, const char *what) {
   return dt_cuda_check(cudaMalloc(pointer, bytes ? bytes : 16), what);
 }
@@ -38,9 +36,7 @@ static dt_status make_memory(dt_moe_bench_rank *r) {
       {(void **)&r->expected, 2 * rows, "expected output"},
       {(void **)&r->ids, slots * sizeof *r->ids, "ids"},
       {(void **)&r->weights, slots * sizeof *r->weights, "routing weights"},
-      {(void **)&r->flush, FLUSH_BYTES, "flush"},
       {(void **)&r->wrong, sizeof *r->wrong, "counter"},
-      {(void **)&r->expired, sizeof *r->expired, "flag"},
       {(void **)&r->sampled_x, 2 * samples * (size_t)c->shape.hidden, "sampled tokens"},
       {(void **)&r->act, choices * (size_t)c->shape.intermediate * sizeof *r->act, "reference"},
       {(void **)&r->y, samples * (size_t)c->shape.hidden * sizeof *r->y, "reference"},
@@ -55,10 +51,8 @@ static dt_status make_memory(dt_moe_bench_rank *r) {
   if (!r->partial) return dt_fail(DT_ERR_MEMORY, "reference: %zu tokens", samples);
   const float to_hidden = 1.0f / sqrtf((float)c->shape.hidden), to_inner = 1.0f / sqrtf((float)c->shape.intermediate);
   const int32_t rank = r->rank;
-  cudaError_t error = cudaMemsetAsync(r->expired, 0, sizeof *r->expired, r->stream);
-  if (error == cudaSuccess) error = cudaMemsetAsync(r->flush, 1, FLUSH_BYTES, r->stream);
-  if (error == cudaSuccess)
-    error = dt_moe_bench_fill(r->gate, (int64_t)matrix, DT_MOE_BENCH_STREAM(0, rank), 0, to_hidden, r->stream);
+  cudaError_t error =
+      dt_moe_bench_fill(r->gate, (int64_t)matrix, DT_MOE_BENCH_STREAM(0, rank), 0, to_hidden, r->stream);
   if (error == cudaSuccess)
     error = dt_moe_bench_fill(r->up, (int64_t)matrix, DT_MOE_BENCH_STREAM(1, rank), 0, to_hidden, r->stream);
   if (error == cudaSuccess)
@@ -92,26 +86,22 @@ dt_status dt_moe_bench_rank_open(dt_moe_bench_rank *r) {
   r->control = NULL; /* the new endpoint's */
   cudaError_t error = cudaSetDevice(r->rank);
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking);
-  if (error == cudaSuccess) error = cudaEventCreate(&r->start);
-  if (error == cudaSuccess) error = cudaEventCreate(&r->stop);
   status = dt_cuda_check(error, "stream");
   if (!status) status = make_memory(r);
   if (!status) status = make_layer(r);
-  if (!status) status = dt_bench_align_open(r->comm, &r->align, r->align_at);
+  if (!status) status = dt_bench_watch_open(&r->watch, r->comm, r->stream);
   return status;
 }
 
 dt_status dt_moe_bench_rank_close(dt_moe_bench_rank *r) {
   cudaSetDevice(r->rank);
   cudaDeviceSynchronize();
-  if (r->align) dt_comm_free(r->comm, r->align);
+  dt_bench_watch_close(&r->watch);
   dt_cuda_moe_destroy(r->moe);
-  void *const memory[] = {r->gate,  r->up,    r->down,    r->x,         r->output, r->expected, r->ids,     r->weights,
-                          r->flush, r->wrong, r->expired, r->sampled_x, r->act,    r->y,        r->choices, r->first};
+  void *const memory[] = {r->gate,    r->up,    r->down,      r->x,   r->output, r->expected, r->ids,
+                          r->weights, r->wrong, r->sampled_x, r->act, r->y,      r->choices,  r->first};
   for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) cudaFree(memory[i]);
   free(r->partial);
-  if (r->start) cudaEventDestroy(r->start);
-  if (r->stop) cudaEventDestroy(r->stop);
   if (r->stream) cudaStreamDestroy(r->stream);
   if (r->comm) dt_comm_destroy(r->comm);
   if (r->control) dt_comm_destroy(r->control);
@@ -269,23 +259,11 @@ static dt_status make_ready(dt_moe_bench_rank *r, const dt_moe_bench_method *m) 
 
 static dt_status time_method(dt_moe_bench_rank *r, int32_t index, double *seconds, double *issue_s) {
   const dt_moe_bench_method *m = &r->shared->row->methods[index];
-  float ms = 0;
   dt_status status = make_ready(r, m);
   if (!status) status = dt_comm_barrier(r->comm, "sample");
-  if (status) return status;
-  cudaError_t error = dt_bench_settle(r->flush, FLUSH_BYTES, r->stream);
-  if (error == cudaSuccess)
-    error = dt_bench_align(r->rank, r->shared->config.ranks, ++r->round, dt_window_local(r->align), r->align_at,
-                           r->expired, r->stream);
-  if (error == cudaSuccess) error = cudaEventRecord(r->start, r->stream);
-  status = dt_cuda_check(error, "start");
+  if (!status) status = dt_bench_watch_start(&r->watch, 1);
   if (!status) status = launch(r, m, r->seen[index].graph, issue_s);
-  if (status) return status;
-  error = cudaEventRecord(r->stop, r->stream);
-  if (error == cudaSuccess) error = cudaEventSynchronize(r->stop);
-  if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, r->start, r->stop);
-  *seconds = 1e-3 * (double)ms;
-  return dt_cuda_check(error, "stop");
+  return status ? status : dt_bench_watch_stop(&r->watch, seconds);
 }
 
 dt_status dt_moe_bench_rank_run(dt_moe_bench_rank *r) {
@@ -307,9 +285,7 @@ dt_status dt_moe_bench_rank_run(dt_moe_bench_rank *r) {
     }
   if (!status) status = dt_cuda_moe_check(r->moe, r->stream);
   if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &b->result->sm_hz_after);
-  uint32_t expired = 0;
-  if (!status) status = dt_cuda_check(cudaMemcpy(&expired, r->expired, sizeof expired, cudaMemcpyDefault), "flag");
-  if (!status && expired) status = dt_fail(DT_ERR_TIMEOUT, "rank %d: a start was 5 s late", r->rank);
+  if (!status) status = dt_bench_watch_check(&r->watch);
   for (int32_t i = 0; i < methods; i++)
     if (r->seen[i].graph) cudaGraphExecDestroy(r->seen[i].graph);
   return status ? status : dt_comm_barrier(r->comm, "end of a row");

@@ -4,7 +4,7 @@
 
 #include <draintile/moe_bench.h>
 
-#include "combine_bench.h"
+#include "bench_watch.h"
 #include "moe_bench_kernels.h"
 
 enum { DT_MOE_BENCH_SAMPLED = 64 }; /* tokens a rank at most */
@@ -26,15 +26,11 @@ typedef struct dt_moe_bench_rank {
   int32_t rank;
   dt_comm *control, *comm;
   dt_cuda_moe *moe;
-  dt_window *align;
-  uint32_t *align_at[DT_BENCH_RANKS], *expired;
-  uint32_t round;
   cudaStream_t stream;
-  cudaEvent_t start, stop;
+  dt_bench_watch watch;
   uint16_t *gate, *up, *down, *x, *output, *expected;
   int32_t *ids;
   float *weights;
-  uint8_t *flush;
   unsigned long long *wrong;
   uint16_t *sampled_x;            /* [ranks*sampled][hidden] */
   double *act, *y;                /* of the reference: [ranks*sampled*top_k][intermediate], [ranks*sampled][hidden] */

@@ -41,15 +41,7 @@ static dt_status prepare(dt_ulysses_bench_shared *b) {
   dt_status status = dt_bench_values(c->seed + 12345, &b->block);
   if (status) return status;
   for (int32_t r = 0; r < c->ranks; r++)
-    for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
-      b->ranks[r].words_wrong[m] = -1;
-      b->ranks[r].samples[m] = calloc((size_t)c->repeat, sizeof(double));
-      if (!b->ranks[r].samples[m]) return dt_fail(DT_ERR_MEMORY, "samples: %d", c->repeat);
-    }
-  for (int32_t r = 0; r < c->ranks; r++) {
-    b->ranks[r].asleep = calloc((size_t)c->repeat, sizeof(double));
-    if (!b->ranks[r].asleep) return dt_fail(DT_ERR_MEMORY, "samples: %d", c->repeat);
-  }
+    for (int m = 0; m < DT_ULYSSES_METHODS; m++) b->ranks[r].words_wrong[m] = -1;
   dt_comm_config comm;
   dt_comm_config_init(&comm);
   comm.entry_timeout_s = comm.timeout_s = 60;
@@ -118,7 +110,7 @@ static dt_status gather(dt_ulysses_bench_shared *b) {
     }
   }
   result->kernel_asleep = (dt_ulysses_timing){.median_s = NAN, .words_wrong = -1};
-  if (b->heats[DT_ULYSSES_METHOD_KERNEL] > 0) {
+  if (b->in_blocks && dt_ulysses_bench_times(c, DT_ULYSSES_METHOD_KERNEL)) {
     const dt_status status = take_samples(b, -1, &result->kernel_asleep);
     if (status) return status;
   }

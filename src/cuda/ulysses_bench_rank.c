@@ -10,11 +10,8 @@
 #include "driver.h"
 
 enum {
-  FLUSH_BYTES = 512 << 20,
-  CHECKED_MOST = 32,        /* rows of a head, sampled a rank */
-  CHECKED_WORK = 100000000, /* multiplications that a rank spends on them, about */
-  WAKE_BYTES = 8 << 20,
-  HEATS_MOST = 64
+  CHECKED_MOST = 32,       /* rows of a head, sampled a rank */
+  CHECKED_WORK = 100000000 /* multiplications that a rank spends on them, about */
 };
 
 /* Element i of a whole tensor is value (i + offset) % period of the block. */
@@ -56,13 +53,9 @@ static dt_status make_memory(dt_ulysses_bench_rank *r) {
   dt_status status = allocate((void **)&r->block, block, "block");
   if (!status) status = allocate((void **)&r->expected, r->output_bytes, "expected rows");
   if (!status) status = allocate((void **)&r->expected_beside, r->output_bytes, "expected rows");
-  if (!status) status = allocate((void **)&r->flush, FLUSH_BYTES, "flush");
   if (!status) status = allocate((void **)&r->wrong, sizeof *r->wrong, "counter");
-  if (!status) status = allocate((void **)&r->expired, sizeof *r->expired, "flag");
   if (status) return status;
   cudaError_t error = cudaMemcpyAsync(r->block, r->shared->block, block, cudaMemcpyHostToDevice, r->stream);
-  if (error == cudaSuccess) error = cudaMemsetAsync(r->expired, 0, sizeof *r->expired, r->stream);
-  if (error == cudaSuccess) error = cudaMemsetAsync(r->flush, 1, FLUSH_BYTES, r->stream);
   status = dt_cuda_check(error, "memory");
   if (!status) status = make_inputs(r);
   return status ? status : dt_cuda_check(cudaStreamSynchronize(r->stream), "operands");
@@ -97,12 +90,10 @@ static dt_status make_rank(dt_ulysses_bench_rank *r) {
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, r->device);
   r->sms = ranks > gpus ? sms / ((ranks + gpus - 1) / gpus) : 0;
   if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking);
-  if (error == cudaSuccess) error = cudaEventCreate(&r->start);
-  if (error == cudaSuccess) error = cudaEventCreate(&r->stop);
   status = dt_cuda_check(error, "stream");
   if (!status) status = make_operators(r);
   if (!status) status = make_memory(r);
-  return status ? status : dt_bench_align_open(r->comm, &r->align, r->align_at);
+  return status ? status : dt_bench_watch_open(&r->watch, r->comm, r->stream);
 }
 
 void dt_ulysses_bench_release(dt_ulysses_bench_rank *r) {
@@ -110,14 +101,11 @@ void dt_ulysses_bench_release(dt_ulysses_bench_rank *r) {
   cudaDeviceSynchronize();
   for (int m = 0; m < DT_ULYSSES_METHODS; m++)
     if (r->graphs[m]) cudaGraphExecDestroy(r->graphs[m]);
-  if (r->align) dt_comm_free(r->comm, r->align);
+  dt_bench_watch_close(&r->watch);
   dt_ulysses_destroy(r->beside);
   dt_ulysses_destroy(r->ulysses);
   for (int t = 0; t < 3; t++) cudaFree(r->inputs[t]);
-  cudaFree(r->block), cudaFree(r->expected), cudaFree(r->expected_beside), cudaFree(r->flush), cudaFree(r->wrong),
-      cudaFree(r->expired);
-  if (r->start) cudaEventDestroy(r->start);
-  if (r->stop) cudaEventDestroy(r->stop);
+  cudaFree(r->block), cudaFree(r->expected), cudaFree(r->expected_beside), cudaFree(r->wrong);
   if (r->stream) cudaStreamDestroy(r->stream);
   if (r->comm) dt_comm_destroy(r->comm);
   if (r->control) dt_comm_destroy(r->control);
@@ -133,15 +121,14 @@ static dt_ulysses *operator_of(const dt_ulysses_bench_rank *r, int method) {
   return live_method(method) == DT_ULYSSES_METHOD_WHOLE ? r->beside : r->ulysses;
 }
 
-/* Collective. */
-static dt_status set_serial(dt_ulysses_bench_rank *r, int beside, int serial) {
+dt_status dt_ulysses_bench_set_serial(dt_ulysses_bench_rank *r, int beside, int serial) {
   dt_ulysses_config config;
   configure(r, beside, &config);
   config.attention.schedule = serial ? DT_ATTENTION_SERIAL : DT_ATTENTION_PIGGYBACK;
   return dt_ulysses_set_schedule(beside ? r->beside : r->ulysses, &config);
 }
 
-static dt_status queue(dt_ulysses_bench_rank *r, int method) {
+dt_status dt_ulysses_bench_queue(dt_ulysses_bench_rank *r, int method) {
   static const dt_ulysses_part parts[DT_ULYSSES_METHODS] = {[DT_ULYSSES_METHOD_KERNEL] = DT_ULYSSES_ATTENTION,
                                                             [DT_ULYSSES_METHOD_FUSED] = DT_ULYSSES_FUSED,
                                                             [DT_ULYSSES_METHOD_IN] = DT_ULYSSES_IN};
@@ -155,7 +142,7 @@ static dt_status capture(dt_ulysses_bench_rank *r, int method) {
   dt_status status =
       dt_cuda_check(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   if (status) return status;
-  status = queue(r, method);
+  status = dt_ulysses_bench_queue(r, method);
   const dt_status ended = dt_cuda_check(cudaStreamEndCapture(r->stream, &graph), "cudaStreamEndCapture");
   if (!status) status = ended;
   if (!status) status = dt_cuda_check(cudaGraphInstantiate(&r->graphs[method], graph, 0), "cudaGraphInstantiate");
@@ -239,7 +226,7 @@ static dt_status compare(dt_ulysses_bench_rank *r, int method, uint16_t *expecte
   if (error == cudaSuccess) error = cudaStreamSynchronize(r->stream);
   dt_status status = dt_cuda_check(error, "poison");
   if (!status) status = dt_comm_barrier(r->comm, "check");
-  if (!status && r->graphs[method]) status = queue(r, method);
+  if (!status && r->graphs[method]) status = dt_ulysses_bench_queue(r, method);
   if (!status && !r->graphs[method])
     status = dt_ulysses_run(ulysses, method == DT_ULYSSES_METHOD_FUSED ? DT_ULYSSES_FUSED : DT_ULYSSES_WHOLE,
                             r->inputs[0], r->inputs[1], r->inputs[2], r->stream);
@@ -259,20 +246,20 @@ static dt_status check_methods(dt_ulysses_bench_rank *r) {
   const dt_ulysses_bench_config *c = r->shared->config;
   static const int same[] = {DT_ULYSSES_METHOD_FUSED, DT_ULYSSES_METHOD_PIGGYBACK, DT_ULYSSES_METHOD_FUSED_GRAPH};
   static const int beside[] = {DT_ULYSSES_METHOD_WHOLE, DT_ULYSSES_METHOD_WHOLE_GRAPH};
-  dt_status status = set_serial(r, 0, 1);
+  dt_status status = dt_ulysses_bench_set_serial(r, 0, 1);
   if (!status) status = compare(r, DT_ULYSSES_METHOD_SERIAL, r->expected, 1);
   if (!status) status = sample_error(r, r->ulysses);
-  if (!status) status = set_serial(r, 0, 0);
+  if (!status) status = dt_ulysses_bench_set_serial(r, 0, 0);
   for (size_t i = 0; i < sizeof same / sizeof *same && !status; i++) {
     if (!dt_ulysses_bench_times(c, same[i])) continue;
     if (same[i] == DT_ULYSSES_METHOD_FUSED_GRAPH) status = capture(r, same[i]);
     if (!status) status = compare(r, same[i], r->expected, 0);
   }
   if (!dt_ulysses_bench_times(c, beside[0]) && !dt_ulysses_bench_times(c, beside[1])) return status;
-  if (!status) status = set_serial(r, 1, 1);
+  if (!status) status = dt_ulysses_bench_set_serial(r, 1, 1);
   if (!status) status = compare(r, DT_ULYSSES_METHOD_WHOLE, r->expected_beside, 1);
   if (!status) status = sample_error(r, r->beside);
-  if (!status) status = set_serial(r, 1, 0);
+  if (!status) status = dt_ulysses_bench_set_serial(r, 1, 0);
   for (size_t i = 0; i < sizeof beside / sizeof *beside && !status; i++) {
     if (!dt_ulysses_bench_times(c, beside[i])) continue;
     if (beside[i] == DT_ULYSSES_METHOD_WHOLE_GRAPH) status = capture(r, beside[i]);
@@ -281,144 +268,14 @@ static dt_status check_methods(dt_ulysses_bench_rank *r) {
   return status;
 }
 
-/* A run that takes long lives on what the power limit leaves it. That depends on what ran in the last tenths of a
- * second: behind faster runs the clock falls too low first; and on the links: those that have carried nothing for 50 ms
- * (nvidia-smi nvlink -gLowPwrInfo) sleep, and a kernel that stores to nobody is 3 % faster then (docs/notes/ulysses.md,
- * runs 18 to 22). So a row with such runs is timed method by method, half of the samples forwards, half backwards, each
- * method behind untimed runs of itself, and each run behind some traffic, as between ranks that work together. */
-static const double LONG_S = 0.01, HEAT_S = 0.3;
-
-static dt_status wake_links(dt_ulysses_bench_rank *r) {
-  cudaError_t error = cudaSuccess;
-  for (int32_t p = 0; p < r->shared->config->ranks && error == cudaSuccess; p++) {
-    const size_t bytes = dt_window_bytes(r->ulysses->output, p);
-    if (p == r->rank) continue;
-    error = cudaMemcpyAsync(r->flush, r->ulysses->output->pieces[p], bytes < WAKE_BYTES ? bytes : WAKE_BYTES,
-                            cudaMemcpyDefault, r->stream);
-  }
-  return dt_cuda_check(error, "links");
-}
-
-static dt_status heat(dt_ulysses_bench_rank *r, int method, int traffic) {
-  dt_status status = dt_comm_barrier(r->comm, "heat");
-  for (int32_t i = 0; i < r->shared->heats[method] && !status; i++) {
-    if (traffic) status = wake_links(r);
-    if (!status) status = queue(r, method);
-  }
-  return status;
-}
-
-/* The kernel alone, with no traffic, not even to begin together but roughly. */
-static dt_status time_asleep(dt_ulysses_bench_rank *r, double *seconds) {
-  float ms = 0;
-  cudaError_t error = dt_bench_settle(r->flush, FLUSH_BYTES, r->stream);
-  if (error == cudaSuccess) error = cudaEventRecord(r->start, r->stream);
-  dt_status status = dt_cuda_check(error, "start");
-  if (!status) status = queue(r, DT_ULYSSES_METHOD_KERNEL);
-  if (status) return status;
-  error = cudaEventRecord(r->stop, r->stream);
-  if (error == cudaSuccess) error = cudaEventSynchronize(r->stop);
-  if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, r->start, r->stop);
-  *seconds = 1e-3 * ms;
-  return dt_cuda_check(error, "stop");
-}
-
-static dt_status time_method(dt_ulysses_bench_rank *r, int method, double *seconds) {
-  float ms = 0;
-  dt_status status = method == DT_ULYSSES_METHOD_SERIAL ? set_serial(r, 0, 1) : DT_OK;
-  if (!status) status = dt_comm_barrier(r->comm, "round");
-  if (!status && r->shared->heats[method] > 0) status = wake_links(r);
-  if (status) return status;
-  cudaError_t error = dt_bench_settle(r->flush, FLUSH_BYTES, r->stream);
-  if (error == cudaSuccess)
-    error = dt_bench_align(r->rank, r->shared->config->ranks, ++r->round, dt_window_local(r->align), r->align_at,
-                           r->expired, r->stream);
-  if (error == cudaSuccess) error = cudaEventRecord(r->start, r->stream);
-  status = dt_cuda_check(error, "start");
-  if (!status) status = queue(r, method);
-  if (status) return status;
-  error = cudaEventRecord(r->stop, r->stream);
-  if (error == cudaSuccess) error = cudaEventSynchronize(r->stop);
-  if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, r->start, r->stop);
-  *seconds = 1e-3 * ms;
-  status = dt_cuda_check(error, "stop");
-  return status || method != DT_ULYSSES_METHOD_SERIAL ? status : set_serial(r, 0, 0);
-}
-
-/* How many rounds the time allows, and behind how many runs of its own a method is timed, by a round that was measured;
- * the same on every rank. */
-static dt_status choose_repeat(dt_ulysses_bench_rank *r, const double seconds[DT_ULYSSES_METHODS], int last) {
-  const dt_ulysses_bench_config *c = r->shared->config;
-  double all[DT_BENCH_RANKS][DT_ULYSSES_METHODS], longest = 0, round_s = 0;
-  dt_status status = dt_comm_allgather(r->comm, seconds, all, sizeof all[0]);
-  double most[DT_ULYSSES_METHODS] = {0};
-  for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
-    for (int32_t p = 0; p < c->ranks; p++) most[m] = fmax(most[m], all[p][m]);
-    longest = fmax(longest, most[m]);
-  }
-  for (int m = 0; m < DT_ULYSSES_METHODS; m++) {
-    const int heated = last && longest >= LONG_S && most[m] > 0;
-    const int32_t heats = heated ? (int32_t)fmin(HEATS_MOST, ceil(HEAT_S / most[m])) : 0;
-    round_s += (1 + 2.0 * heats / c->repeat) * most[m];
-    if (r->rank == 0) r->shared->heats[m] = heats;
-  }
-  int32_t repeat = c->repeat;
-  if (c->seconds > 0 && round_s * repeat > c->seconds) repeat = (int32_t)fmax(5, c->seconds / round_s);
-  if (r->rank == 0) r->shared->repeat = repeat < c->repeat ? repeat : c->repeat;
-  return status ? status : dt_comm_barrier(r->comm, "repeat");
-}
-
-static dt_status time_round(dt_ulysses_bench_rank *r, int32_t round, double seconds[DT_ULYSSES_METHODS]) {
-  dt_status status = DT_OK;
-  for (int i = 0; i < DT_ULYSSES_METHODS && !status; i++) {
-    /* Every second round backwards: what a method leaves of heat and clock is not always the same one's to bear. */
-    const int m = round % 2 == 0 ? i : DT_ULYSSES_METHODS - 1 - i;
-    if (!dt_ulysses_bench_times(r->shared->config, m)) continue;
-    status = time_method(r, m, &seconds[m]);
-    if (!status && round >= 0) r->samples[m][round] = seconds[m];
-  }
-  return status;
-}
-
-static dt_status time_long(dt_ulysses_bench_rank *r) {
-  const int32_t half = (r->shared->repeat + 1) / 2;
-  dt_status status = DT_OK;
-  for (int turn = 0; turn < 2; turn++) {
-    const int32_t first = turn ? half : 0, end = turn ? r->shared->repeat : half;
-    for (int i = 0; i < DT_ULYSSES_METHODS && !status; i++) {
-      const int m = turn == 0 ? i : DT_ULYSSES_METHODS - 1 - i;
-      if (!dt_ulysses_bench_times(r->shared->config, m)) continue;
-      if (m == DT_ULYSSES_METHOD_SERIAL) status = set_serial(r, 0, 1);
-      if (!status) status = heat(r, m, 1);
-      for (int32_t s = first; s < end && !status; s++) status = time_method(r, m, &r->samples[m][s]);
-    }
-    if (!status) status = heat(r, DT_ULYSSES_METHOD_KERNEL, 0);
-    for (int32_t s = first; s < end && !status; s++) status = time_asleep(r, &r->asleep[s]);
-  }
-  return status;
-}
-
 dt_status dt_ulysses_bench_work(dt_ulysses_bench_rank *r) {
-  const dt_ulysses_bench_config *c = r->shared->config;
   dt_status status = make_rank(r);
   if (!status) status = check_methods(r);
   if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &r->shared->result->sm_hz_before);
-  for (int32_t round = -c->warm_up - 1; round < 0 && !status; round++) {
-    double seconds[DT_ULYSSES_METHODS] = {0};
-    status = time_round(r, round, seconds);
-    if (!status) status = choose_repeat(r, seconds, round == -1);
-  }
-  const int in_blocks = !status && r->shared->heats[DT_ULYSSES_METHOD_KERNEL] > 0;
-  if (in_blocks) status = time_long(r);
-  for (int32_t round = 0; round < r->shared->repeat && !in_blocks && !status; round++) {
-    double seconds[DT_ULYSSES_METHODS];
-    status = time_round(r, round, seconds);
-  }
+  if (!status) status = dt_ulysses_bench_time(r);
   if (!status) status = dt_ulysses_check(r->ulysses, r->stream);
   if (!status) status = dt_ulysses_check(r->beside, r->stream);
   if (!status && r->rank == 0) status = dt_bench_clock(r->stream, &r->shared->result->sm_hz_after);
-  uint32_t expired = 0;
-  if (!status) status = dt_cuda_check(cudaMemcpy(&expired, r->expired, sizeof expired, cudaMemcpyDefault), "flag");
-  if (!status && expired) status = dt_fail(DT_ERR_TIMEOUT, "rank %d: a start was 5 s late", r->rank);
+  if (!status) status = dt_bench_watch_check(&r->watch);
   return status ? status : dt_comm_barrier(r->comm, "end");
 }

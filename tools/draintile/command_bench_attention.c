@@ -188,7 +188,7 @@ static const arg_option options[] = {
     OPT_FLAG("causal", "row i sees the rows up to i"),
     OPT_INT("senders", "N", "0", 0, 1024, "whole: multiprocessors that send q, k, v beside the attention; 0: chosen"),
     OPT_CHOICE("stores", "HOW", "paced", store_names, "output rows to other ranks: behind the next tile, or at once"),
-    OPT_INT("repeat", "N", "20", 1, 10000, "samples of each method"),
+    OPT_INT("repeat", "N", "20", 1, 10000, "samples of each method; more of runs of 10 ms and over"),
     OPT_TIME("time", "0", "fewer samples, at least 5, where a shape would take longer; 0: no bound"),
     OPTION_SEED,
     OPTION_JSON,

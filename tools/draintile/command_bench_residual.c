@@ -29,6 +29,7 @@ enum {
 typedef struct residual_row {
   int32_t tokens, sms, tile_rows;
   double kernel_s, fused_s;
+  int repeat;
   double *samples_s;              /* [repeat]: fused minus kernel, sample by sample */
   double median_s, low_s, high_s; /* and quartiles */
   dt_piggyback_answer model;
@@ -70,10 +71,11 @@ static int measure(residual_job *job, int32_t tokens, residual_row *row) {
                         .tile_rows = bench->tile_rows,
                         .kernel_s = kernel->median_s,
                         .fused_s = fused->median_s,
-                        .samples_s = calloc((size_t)job->repeat, sizeof(double))};
-  for (int i = 0; row->samples_s && i < job->repeat; i++)
+                        .repeat = bench->config.repeat,
+                        .samples_s = calloc((size_t)bench->config.repeat, sizeof(double))};
+  for (int i = 0; row->samples_s && i < row->repeat; i++)
     row->samples_s[i] = fused->samples_s[i] - kernel->samples_s[i];
-  if (row->samples_s) figures_quartiles(row->samples_s, job->repeat, &row->low_s, &row->median_s, &row->high_s);
+  if (row->samples_s) figures_quartiles(row->samples_s, row->repeat, &row->low_s, &row->median_s, &row->high_s);
   if (fused->words_wrong > 0) job->wrong += fused->words_wrong;
   figures_raise(&job->error, bench->max_relative_error);
   job->gpus = bench->gpus;
@@ -85,14 +87,16 @@ static int measure(residual_job *job, int32_t tokens, residual_row *row) {
 /* The floor is what long rows are left with; a row is above it when its lower quartile is above the floor's upper one.
  * From the row behind the last such one on, up to FLOOR_TO, nothing but the floor is left. */
 static int find_floor(residual_job *job) {
-  double *all = calloc((size_t)job->count * (size_t)job->repeat + 1, sizeof *all);
+  size_t samples = 1;
+  for (int i = 0; i < job->count; i++) samples += (size_t)job->rows[i].repeat;
+  double *all = calloc(samples, sizeof *all);
   int count = 0, last_above = -1;
   if (!all) return log_fail(TOOL_FAILED, "out of memory");
   for (int i = 0; i < job->count; i++) {
     const residual_row *row = &job->rows[i];
     if (row->tokens < FLOOR_FROM || row->tokens > FLOOR_TO) continue;
-    memcpy(all + count, row->samples_s, (size_t)job->repeat * sizeof *all);
-    count += job->repeat;
+    memcpy(all + count, row->samples_s, (size_t)row->repeat * sizeof *all);
+    count += row->repeat;
   }
   job->floor_s = job->floor_low_s = job->floor_high_s = NAN;
   if (count) figures_quartiles(all, count, &job->floor_low_s, &job->floor_s, &job->floor_high_s);
@@ -156,7 +160,7 @@ static void print(const residual_job *job) {
          job->count ? job->rows[job->count - 1].model.least_tokens : NAN);
 }
 
-static json_t *row_json(const residual_job *job, const residual_row *row) {
+static json_t *row_json(const residual_row *row) {
   json_t *model = json_object(), *out = json_object();
   json_object_set_new(model, "gap_s", json_figure(row->model.gap_s));
   json_object_set_new(model, "recovery_gap_s", json_figure(row->model.recovery_gap_s));
@@ -172,14 +176,14 @@ static json_t *row_json(const residual_job *job, const residual_row *row) {
   json_object_set_new(out, "residual_s", json_figure(row->median_s));
   json_object_set_new(out, "residual_low_s", json_figure(row->low_s));
   json_object_set_new(out, "residual_high_s", json_figure(row->high_s));
-  json_object_set_new(out, "samples_s", json_figures(row->samples_s, (size_t)job->repeat));
+  json_object_set_new(out, "samples_s", json_figures(row->samples_s, (size_t)row->repeat));
   json_object_set_new(out, "model", model);
   return out;
 }
 
 static json_t *report_json(const residual_job *job) {
   json_t *root = json_results("draintile-bench-residual"), *rows = json_array(), *summary = json_object();
-  for (int i = 0; i < job->count; i++) json_array_append_new(rows, row_json(job, &job->rows[i]));
+  for (int i = 0; i < job->count; i++) json_array_append_new(rows, row_json(&job->rows[i]));
   json_object_set_new(summary, "floor_s", json_figure(job->floor_s));
   json_object_set_new(summary, "floor_low_s", json_figure(job->floor_low_s));
   json_object_set_new(summary, "floor_high_s", json_figure(job->floor_high_s));
