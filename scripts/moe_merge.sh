@@ -132,6 +132,6 @@ jq -L scripts -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfi
      host_issue_median_s: ([$rows[] | method("direct live").host_issue_s | select(. != null)] | sort |
        .[(length - 1) / 2 | floor]),
      over_limit_geomean: ([$rows[].over_limit] | geomean),
-     torch_same_job_rows: ([$common[] | select(.torch_same_job)] | length),
+     torch_same_job_rows_not_crossed: ([$common[] | select(.torch_same_job)] | length),
      rows: ($rows | length)},
    rows: $rows, in_place: $in_place, waves: $waves}'
