@@ -29,6 +29,16 @@ simulate() { # further options
   jq -e --arg least "$least" '[.runs[].schedule] == ["serial", $least]' <<<"$output"
 }
 
+@test "explain: the price of every schedule, and which is chosen" {
+  run -0 --separate-stderr simulate --json -
+  local results=$output
+  run -0 --separate-stderr simulate --schedule auto --explain --json -
+  [ "$(grep -c '^draintile simulate: auto: [a-z]* *[0-9.]* [mu]*s' <<<"$stderr")" -eq 6 ]
+  local chosen
+  chosen=$(sed -n 's/^draintile simulate: auto: \([a-z]*\) .*  <- chosen$/\1/p' <<<"$stderr")
+  jq -e --arg chosen "$chosen" '.runs | min_by(.predicted_s).schedule == $chosen' <<<"$results"
+}
+
 @test "counts from a file: as many tokens as their slots need" {
   local counts=$BATS_TEST_TMPDIR/counts.json
   echo '{"counts": [[3, 0, 1, 3], [0, 4, 2, 0]]}' >"$counts"
@@ -58,6 +68,16 @@ simulate() { # further options
     run --separate-stderr "$DRAINTILE" simulate --schedule auto --ranks 2 --experts 8 --tokens 512 --workers 132 \
       --platform "$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json" $option
     refused 2 "^draintile simulate: ${option% *}: ${option#* }; allowed: (an even number|2 or more)"
+  done
+}
+
+@test "with a platform of GPUs: options of CPUs are refused, none is passed over" {
+  for option in '--memory-rate 1GB/s' '--copy-rate 1GB/s' '--link-rate 1GB/s' '--link-capacity 1MiB' '--link-latency 1us' \
+    '--receiver-rate 1GB/s' '--cores 2' '--tile-m 64' '--tile-n 64' '--layout aligned' '--reduce-tokens 8' '--dtype f32'; do
+    # shellcheck disable=SC2086  # two words
+    run --separate-stderr "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 512 --workers 132 \
+      --platform "$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json" $option
+    refused 2 "^draintile simulate: ${option% *}: \"${option#* }\"; allowed: (bf16 with|without) a platform of GPUs"
   done
 }
 

@@ -1,19 +1,17 @@
 /* draintile simulate: every schedule's table priced by the event simulator, for any number of ranks. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include <draintile/platform.h>
 #include <draintile/simulate.h>
 #include <draintile/units.h>
 
 #include "commands.h"
 #include "costs_file.h"
-#include "counts_file.h"
 #include "device_price.h"
 #include "json.h"
 #include "log.h"
 #include "rank_report.h"
+#include "simulate.h"
 #include "synthetic.h"
 #include "table.h"
 
@@ -29,10 +27,7 @@ typedef struct simulate_job {
   counts_matrix counts;
   int64_t *tokens; /* [ranks] */
   dt_sim_config config;
-  dt_sim_costs costs;
-  double gemm_flop_per_s, memory_bytes_per_s; /* of a worker, by the platform's tables; 0: not there */
-  int gpu;                                    /* the layer as it runs on GPUs, by the platform's tile times */
-  dt_layer_costs layer_costs;
+  simulate_costs costs;
   simulated_run runs[SCHEDULES + 1]; /* serial first; auto's may be one more */
   int run_count;
 } simulate_job;
@@ -96,116 +91,6 @@ static int read_counts(simulate_job *job) {
   if (job->counts.experts % job->counts.ranks)
     return log_fail(TOOL_USAGE, "experts: %d; allowed: a multiple of %d ranks", job->counts.experts, job->counts.ranks);
   return count_tokens(job);
-}
-
-/* The device's rates, shared evenly by its workers: grouped products at the rows, experts and shape of this layer. */
-static void read_device_rates(simulate_job *job, const dt_platform *platform) {
-  const dt_platform_table *table = dt_platform_find_table(platform, "gemm_flop_per_s", NULL, NULL, NULL);
-  double workers = (double)args_int(job->args, "workers"), slots = 0, at[DT_PLATFORM_ARGUMENTS];
-  dt_interval rate;
-  for (size_t i = 0; i < (size_t)job->counts.ranks * (size_t)job->counts.experts; i++) slots += job->counts.values[i];
-  const double question[] = {slots / job->counts.ranks, 2.0 * (double)args_int(job->args, "intermediate"),
-                             (double)args_int(job->args, "hidden"), (double)job->counts.experts / job->counts.ranks};
-  static const char *const names[] = {"rows", "n", "k", "experts"};
-  int known = 0;
-  for (int32_t a = 0; table && a < table->argument_count; a++)
-    for (size_t i = 0; i < ARGS_COUNT(names); i++)
-      if (strcmp(table->arguments[a], names[i]) == 0) at[a] = question[i], known++;
-  if (table && known == table->argument_count && !dt_platform_interpolate(table, at, &rate, NULL))
-    job->gemm_flop_per_s = rate.value / workers;
-  if (!dt_platform_lookup(platform, "memory_bytes_per_s", &rate)) job->memory_bytes_per_s = rate.value / workers;
-}
-
-/* Where a GPU's layer allows less than the CPU's. */
-static int check_gpu_options(const tool_args *args) {
-  const long long workers = args_int(args, "workers"), consumers = args_int(args, "consumers");
-  const long long raster_bands = args_int(args, "raster-bands");
-  if (workers < 2)
-    return log_fail(TOOL_USAGE, "--workers: %lld; allowed: 2 or more with a GPU's platform file, its multiprocessors",
-                    workers);
-  if (args_given(args, "consumers") && (consumers % 2 || consumers > workers - 2))
-    return log_fail(TOOL_USAGE, "--consumers: %lld; allowed: an even number up to %lld, two fewer than --workers",
-                    consumers, workers - 2);
-  if (args_given(args, "raster-bands") && raster_bands % 2)
-    return log_fail(TOOL_USAGE, "--raster-bands: %lld; allowed: an even number with a GPU's platform file",
-                    raster_bands);
-  return TOOL_OK;
-}
-
-static int read_platform(simulate_job *job, const char *path) {
-  dt_platform *platform;
-  int32_t found = 0;
-  if (dt_platform_load(path, &platform)) return log_status(DT_ERR_INPUT, NULL);
-  dt_status status = dt_sim_costs_from_platform(platform, &job->costs, &found);
-  const tool_args *args = job->args;
-  job->gpu = !args_set(args, "gemm-rate") && !args_set(args, "costs") &&
-             strcmp(dt_platform_get_device(platform)->kind, "cuda") == 0 &&
-             dt_platform_find_table(platform, "tile_s", NULL, NULL, NULL) != NULL;
-  const int code = !status && job->gpu ? check_gpu_options(args) : TOOL_OK;
-  if (code) {
-    dt_platform_destroy(platform);
-    return code;
-  }
-  if (!status && job->gpu)
-    status = dt_layer_costs_from_platform(platform, args_int(args, "hidden"), args_int(args, "intermediate"),
-                                          (int32_t)args_int(args, "workers"), &job->layer_costs);
-  if (!status && !job->gpu && job->costs.l1_base_s + job->costs.l1_row_s <= 0) read_device_rates(job, platform);
-  dt_platform_destroy(platform);
-  if (status) return log_status(status, path);
-  return found || job->gpu
-             ? TOOL_OK
-             : log_fail(TOOL_USAGE, "%s: no constant named sim_*; allowed: a platform that has some", path);
-}
-
-/* Costs of a tile from rates: a GEMM's, the memory's (weights of a tile, once a panel), a copy's. */
-static void from_rates(simulate_job *job, double hidden, double intermediate, double tile_n) {
-  const tool_args *args = job->args;
-  double width_1 = fmin(tile_n, intermediate), width_2 = fmin(tile_n, hidden);
-  double element = (double)dt_dtype_bytes((dt_dtype)args_choice(args, "dtype"));
-  dt_sim_costs *costs = &job->costs;
-  double gemm = args_set(args, "gemm-rate") ? args_number(args, "gemm-rate") : job->gemm_flop_per_s;
-  double memory = args_set(args, "memory-rate") ? args_number(args, "memory-rate") : job->memory_bytes_per_s;
-  if (gemm > 0) {
-    costs->l1_row_s = 4 * hidden * width_1 / gemm;
-    costs->l2_row_s = 2 * intermediate * width_2 / gemm;
-  }
-  if (memory > 0) {
-    costs->l1_panel_s = 2 * hidden * width_1 * element / memory;
-    costs->l2_panel_s = intermediate * width_2 * element / memory;
-  }
-  if (args_set(args, "copy-rate"))
-    costs->copy_s_per_byte = costs->local_copy_s_per_byte = 1 / args_number(args, "copy-rate");
-  if (args_set(args, "link-rate")) costs->link_bytes_per_s = args_number(args, "link-rate");
-  if (args_set(args, "link-capacity")) costs->link_capacity_bytes = args_number(args, "link-capacity");
-  if (args_set(args, "link-latency")) costs->link_latency_s = args_number(args, "link-latency");
-  if (args_set(args, "receiver-rate")) costs->receiver_bytes_per_s = args_number(args, "receiver-rate");
-  if (args_set(args, "cores")) costs->cores = args_number(args, "cores");
-}
-
-static int read_costs(simulate_job *job) {
-  const tool_args *args = job->args;
-  static const char *const rates[] = {"gemm-rate", "memory-rate", "copy-rate", "link-rate"};
-  for (size_t i = 0; i < ARGS_COUNT(rates); i++)
-    if (args_set(args, rates[i]) && args_number(args, rates[i]) <= 0)
-      return log_fail(TOOL_USAGE, "--%s: \"%s\"; allowed: more than 0", rates[i], args_text(args, rates[i]));
-  dt_sim_costs_init(&job->costs);
-  int code = TOOL_OK;
-  if (args_set(args, "platform")) code = read_platform(job, args_text(args, "platform"));
-  if (code == TOOL_OK && args_set(args, "costs")) {
-    code = costs_read(args_text(args, "costs"), &job->costs);
-    job->gemm_flop_per_s = job->memory_bytes_per_s = 0;
-  }
-  if (code == TOOL_OK && !args_set(args, "platform") && !args_set(args, "costs") && !args_set(args, "gemm-rate"))
-    code = log_fail(TOOL_USAGE, "--costs: required; allowed: a file, or --platform or --gemm-rate in its place");
-  if (code == TOOL_OK)
-    from_rates(job, (double)args_int(args, "hidden"), (double)args_int(args, "intermediate"),
-               (double)args_int(args, "tile-n"));
-  if (code == TOOL_OK && job->gpu && args_set(args, "trace"))
-    code = log_fail(TOOL_USAGE, "--trace: \"%s\"; allowed: without a platform of GPUs", args_text(args, "trace"));
-  if (code == TOOL_OK && !job->gpu && job->costs.l1_base_s + job->costs.l1_row_s <= 0) /* it may know the link alone */
-    code = log_fail(TOOL_USAGE,
-                    "l1_row_s: 0; allowed: more than 0, by --gemm-rate, --costs or the platform's sim_l1_row_s");
-  return code;
 }
 
 static void make_config(simulate_job *job) {
@@ -272,7 +157,7 @@ static dt_status simulate_gpu(const simulate_job *job, dt_schedule schedule, dt_
   const dt_layer_model model = layer_model(job);
   const dt_layer_order order = layer_order(job, schedule);
   dt_layer_answer answer;
-  const dt_status status = dt_layer_price(&model, &job->layer_costs, &order, 1, &answer);
+  const dt_status status = dt_layer_price(&model, &job->costs.layer, &order, 1, &answer);
   if (status) return status;
   result->total_s = answer.total_s;
   result->worker_wait_s = result->store_stall_s = NAN; /* that price does not have them */
@@ -289,22 +174,17 @@ static dt_status simulate_gpu(const simulate_job *job, dt_schedule schedule, dt_
 static int simulate_one(simulate_job *job, dt_schedule schedule) {
   simulated_run *run = &job->runs[job->run_count];
   dt_sim_config config = job->config;
-  dt_sim_costs costs = job->costs;
   config.plan.schedule = schedule;
   config.plan.order =
       args_set(job->args, "order") ? (dt_order)args_choice(job->args, "order") : dt_schedule_default_order(schedule);
-  /* As the executors: dispatch keeps to a share of the buffer, so that direct stores, which would stall a worker, find
-   * room. */
-  int direct = schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL;
-  costs.dispatch_backlog_bytes = direct ? costs.link_capacity_bytes * DT_DISPATCH_LINK_SHARE : 0;
   run->schedule = schedule;
   run->rank_total_s = calloc((size_t)job->counts.ranks, sizeof(double));
   if (!run->rank_total_s) return log_out_of_memory();
   job->run_count++;
   run->result.rank_total_s = run->rank_total_s;
-  dt_status status = job->gpu ? simulate_gpu(job, schedule, &run->result)
-                              : dt_simulate(&config, &costs, job->counts.values, &run->result,
-                                            args_set(job->args, "trace") ? &run->traces : NULL);
+  dt_status status = job->costs.gpu ? simulate_gpu(job, schedule, &run->result)
+                                    : dt_simulate(&config, &job->costs.tasks, job->counts.values, &run->result,
+                                                  args_set(job->args, "trace") ? &run->traces : NULL);
   return status ? log_status(status, schedule_names[schedule]) : TOOL_OK;
 }
 
@@ -312,11 +192,18 @@ static int choose_gpu(simulate_job *job, dt_schedule *schedule) {
   const dt_layer_model model = layer_model(job);
   const dt_layer_order grouping = layer_order(job, DT_SCHEDULE_DIRECT);
   dt_layer_choice choice;
-  const dt_status status = dt_layer_choose(&model, &job->layer_costs, &grouping, &choice);
+  const dt_status status = dt_layer_choose(&model, &job->costs.layer, &grouping, &choice);
   if (status) return log_status(status, "--schedule auto");
   if (args_set(job->args, "explain")) device_explain(&choice);
   *schedule = choice.best.schedule;
-  log_note("auto: %s", schedule_names[*schedule]);
+  return TOOL_OK;
+}
+
+static int choose(simulate_job *job, dt_schedule *schedule) {
+  double predicted_s[SCHEDULES];
+  const dt_status status = dt_schedule_auto(&job->config, &job->costs.tasks, job->counts.values, schedule, predicted_s);
+  if (status) return log_status(status, "--schedule auto");
+  if (args_set(job->args, "explain")) rank_report_prices(predicted_s, *schedule);
   return TOOL_OK;
 }
 
@@ -326,18 +213,14 @@ static int simulate_all(simulate_job *job) {
   int code = simulate_one(job, DT_SCHEDULE_SERIAL);
   for (int i = 0; code == TOOL_OK && i < list->list_count; i++) {
     dt_schedule schedule = (dt_schedule)list->list[i];
-    if (list->list[i] == SCHEDULE_AUTO && job->gpu) {
-      code = choose_gpu(job, &schedule);
-    } else if (list->list[i] == SCHEDULE_AUTO) {
-      dt_sim_costs costs = job->costs;
-      costs.dispatch_backlog_bytes = costs.link_capacity_bytes * DT_DISPATCH_LINK_SHARE;
-      dt_status status = dt_schedule_auto(&job->config, &costs, job->counts.values, &schedule, NULL);
-      if (status) return log_status(status, "--schedule auto");
+    if (list->list[i] == SCHEDULE_AUTO) {
+      code = job->costs.gpu ? choose_gpu(job, &schedule) : choose(job, &schedule);
+      if (code) return code;
       log_note("auto: %s", schedule_names[schedule]);
     }
     int seen = 0;
     for (int run = 0; run < job->run_count; run++) seen |= job->runs[run].schedule == schedule;
-    if (!seen && code == TOOL_OK) code = simulate_one(job, schedule);
+    if (!seen) code = simulate_one(job, schedule);
   }
   return code;
 }
@@ -368,7 +251,7 @@ static json_t *to_json(const simulate_job *job) {
   json_object_set_new(root, "ranks", json_integer(job->counts.ranks));
   json_object_set_new(root, "experts", json_integer(job->counts.experts));
   json_object_set_new(root, "tokens", json_wholes(job->tokens, (size_t)job->counts.ranks));
-  json_object_set_new(root, "costs", job->gpu ? json_null() : costs_json(&job->costs));
+  json_object_set_new(root, "costs", job->costs.gpu ? json_null() : costs_json(&job->costs.tasks));
   json_object_set_new(root, "runs", runs);
   return root;
 }
@@ -410,7 +293,7 @@ static int write_trace(const simulate_job *job, const char *path) {
 static int run(const tool_args *args) {
   simulate_job job = {.args = args};
   int code = read_counts(&job);
-  if (code == TOOL_OK) code = read_costs(&job);
+  if (code == TOOL_OK) code = simulate_costs_read(args, &job.counts, &job.costs);
   if (code == TOOL_OK) {
     make_config(&job);
     code = simulate_all(&job);
@@ -444,8 +327,10 @@ static const arg_option options[] = {
     OPT_TEXT("platform", "FILE", NULL,
              "platform file: its sim_* constants are the costs; of a GPU, its tile times and links (--workers: its "
              "multiprocessors)"),
-    OPT_TEXT("costs", "FILE", NULL,
-             "JSON with an object \"costs\", e.g. the results of draintile moe; replaces the platform's"),
+    OPT_TEXT(
+        "costs", "FILE", NULL,
+        "JSON with an object \"costs\", e.g. the results of draintile moe: give sizes and tiles of that run; replaces "
+        "the platform's"),
     OPT_NUMBER("gemm-rate", "FLOP/S", NULL, 0, INFINITY, "costs of L1 and L2 rows from the rate of a worker"),
     OPT_RATE("memory-rate", NULL, "costs of weight panels from the rate at which a worker reads them"),
     OPT_RATE("copy-rate", NULL, "costs of issuing stores and of own rows"),
@@ -467,7 +352,7 @@ static const arg_option options[] = {
     OPT_INT("lead", "D", "0", 0, 65536, "groups of L1 ahead of L2; 0: the schedule's"),
     OPT_INT("reduce-tokens", "N", "64", 1, 1e6, "tokens of a reduction task"),
     OPT_FLAG("no-dispatch", "rows are at their experts already"),
-    OPT_FLAG("explain", "of a GPU's auto: print every schedule that was priced"),
+    OPT_FLAG("explain", "with --schedule auto: print the price of every schedule"),
     OPT_OUTPUT("trace", "write the simulated runs as Chrome/Perfetto JSON"),
     OPTION_JSON,
 };

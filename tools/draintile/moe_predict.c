@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include <draintile/build.h>
-#include <draintile/units.h>
 
 #include "log.h"
 #include "moe.h"
+#include "rank_report.h"
 
 static void start_costs(moe_job *job) {
   dt_sim_costs_init(&job->costs);
@@ -14,13 +14,8 @@ static void start_costs(moe_job *job) {
   job->costs.link_capacity_bytes = job->comm.link_capacity_bytes;
   job->costs.link_latency_s = job->comm.link_latency_s;
   job->costs.cores = dt_build_processors();
-}
-
-/* Dispatch leaves most of the link's buffer to the direct stores that would stall a worker. */
-static void price_for(const moe_job *job, dt_schedule schedule, dt_sim_costs *costs) {
-  *costs = job->costs;
-  int direct = schedule != DT_SCHEDULE_SERIAL && schedule != DT_SCHEDULE_SIGNAL;
-  costs->dispatch_backlog_bytes = direct ? job->comm.link_capacity_bytes * DT_DISPATCH_LINK_SHARE : 0;
+  /* Dispatch leaves most of the link's buffer to the direct stores that would stall a worker. */
+  job->costs.dispatch_backlog_bytes = job->comm.link_capacity_bytes * DT_DISPATCH_LINK_SHARE;
 }
 
 static dt_status make_plans(const moe_job *job, dt_plan **plans) {
@@ -89,23 +84,13 @@ int moe_predict(moe_job *job) {
   dt_status status = DT_OK;
   for (int32_t run = 0; !status && run < *job->shared.run_count; run++) {
     dt_sim_config config;
-    dt_sim_costs costs;
     dt_sim_result result = {0};
     sim_config(job, run, tokens, &config);
-    price_for(job, (dt_schedule)job->shared.schedules[run], &costs);
-    status = dt_simulate(&config, &costs, job->shared.counts, &result, NULL);
+    status = dt_simulate(&config, &job->costs, job->shared.counts, &result, NULL);
     job->predicted_s[run] = result.total_s;
   }
   free(tokens);
   return status ? log_status(status, "simulation") : TOOL_OK;
-}
-
-static void explain(const double *predicted_s, dt_schedule chosen) {
-  char text[32];
-  for (int i = 0; i < SCHEDULES; i++)
-    log_note("auto: %-10s %s%s", schedule_names[i],
-             predicted_s[i] > 0 ? dt_format_seconds(predicted_s[i], text, sizeof(text)) : "needs a consumer",
-             i == (int)chosen ? "  <- chosen" : "");
 }
 
 int moe_choose(moe_job *job, int32_t *schedule) {
@@ -117,11 +102,10 @@ int moe_choose(moe_job *job, int32_t *schedule) {
   sim_config(job, 0, tokens, &config);
   config.plan.lead = job->config.lead; /* 0: each schedule's own */
   config.plan.group_tasks = job->config.group_tasks;
-  job->costs.dispatch_backlog_bytes = job->comm.link_capacity_bytes * DT_DISPATCH_LINK_SHARE;
   dt_status status = dt_schedule_auto(&config, &job->costs, job->shared.counts, &chosen, predicted_s);
   free(tokens);
   if (status) return log_status(status, "--schedule auto");
-  if (args_set(job->args, "explain")) explain(predicted_s, chosen);
+  if (args_set(job->args, "explain")) rank_report_prices(predicted_s, chosen);
   *schedule = (int32_t)chosen;
   return TOOL_OK;
 }

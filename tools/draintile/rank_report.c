@@ -5,6 +5,7 @@
 #include <draintile/trace.h>
 #include <draintile/units.h>
 
+#include "commands.h"
 #include "json.h"
 #include "log.h"
 
@@ -34,6 +35,14 @@ int rank_report_judge(const char *schedule, const figures_verdict *verdict, doub
     log_note("check: %s: token %lld: relative error %.3g; allowed: at most %g", schedule,
              (long long)verdict->worst_token, verdict->max_relative_error, tolerance);
   return !exact || !near;
+}
+
+void rank_report_prices(const double *predicted_s, dt_schedule chosen) {
+  char text[32];
+  for (int i = 0; i < SCHEDULES; i++)
+    log_note("auto: %-10s %s%s", schedule_names[i],
+             predicted_s[i] > 0 ? dt_format_seconds(predicted_s[i], text, sizeof(text)) : "needs a consumer",
+             i == (int)chosen ? "  <- chosen" : "");
 }
 
 void rank_report_times_json(json_t *object, const figures_overlap *overlap) {

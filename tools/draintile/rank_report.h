@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <draintile/comm.h>
+#include <draintile/plan.h>
 #include <jansson.h>
 
 #include "figures.h"
@@ -16,6 +17,8 @@ void rank_report_machine(int32_t ranks, int32_t workers, int32_t consumers, cons
 void rank_report_verdict(tool_table *table, const figures_verdict *verdict, int checked);
 /* Says which checks of a run failed, one line each; true: any. */
 int rank_report_judge(const char *schedule, const figures_verdict *verdict, double tolerance);
+/* Notes the price of every schedule, by dt_schedule; 0: signal without a consumer. */
+void rank_report_prices(const double *predicted_s, dt_schedule chosen);
 
 /* Each adds its keys to `object`. */
 void rank_report_times_json(json_t *object, const figures_overlap *overlap);
