@@ -106,6 +106,18 @@ static void formats_parse_back(void **state) {
   }
 }
 
+/* Whatever a double holds: the unit is there, and 32 bytes are enough. */
+static void formats_of_any_size(void **state) {
+  (void)state;
+  char out[32];
+  assert_string_equal(dt_format_seconds(1e14, out, sizeof out), "100000000000000 s");
+  assert_string_equal(dt_format_seconds(1e300, out, sizeof out), "1e+300 s");
+  assert_string_equal(dt_format_seconds(-1.7976931348623157e308, out, sizeof out), "-1.798e+308 s");
+  assert_string_equal(dt_format_bytes(1e300, out, sizeof out), "9.095e+287 TiB");
+  assert_string_equal(dt_format_bytes_per_s(1e300, out, sizeof out), "1e+288 TB/s");
+  assert_string_equal(dt_format_seconds(5e-324, out, sizeof out), "4.941e-315 ns");
+}
+
 /* The longest number that is read, and one digit more. */
 static void long_numbers(void **state) {
   (void)state;
@@ -126,6 +138,7 @@ int main(void) {
       cmocka_unit_test(rates),
       cmocka_unit_test(formats),
       cmocka_unit_test(formats_parse_back),
+      cmocka_unit_test(formats_of_any_size),
       cmocka_unit_test(long_numbers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

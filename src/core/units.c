@@ -100,7 +100,8 @@ static char *format(double value, const unit *units, char *out, size_t size) {
   const unit *u = units;
   while (u[1].name && !(fabs(value) >= u->scale)) u++;
   double shown = value / u->scale;
-  snprintf(out, size, fabs(shown) >= 1000.0 ? "%.0f %s" : "%.4g %s", shown, u->name);
+  const int whole = fabs(shown) >= 1000.0 && fabs(shown) < 1e15; /* more digits would push the unit out of 32 bytes */
+  snprintf(out, size, whole ? "%.0f %s" : "%.4g %s", shown, u->name);
   return out;
 }
 
