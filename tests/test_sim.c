@@ -586,7 +586,30 @@ static void bad_arguments_name_the_field(void **state) {
   REFUSED("link_bytes_per_s", w.costs.link_bytes_per_s = NAN);
   REFUSED("cores", w.costs.cores = INFINITY);
   REFUSED("cache_panels", w.costs.cache_panels = -1);
+  REFUSED("workers, consumers: 65536, 65536; 32768 ranks may have at most 65535 threads each",
+          (w.config.plan.ranks = 32768, w.config.workers = w.config.consumers = 65536));
 #undef REFUSED
+}
+
+/* A span's nanoseconds end at 584 years. */
+static void times_beyond_a_trace(void **state) {
+  (void)state;
+  world w;
+  world_init(&w, 2, 1);
+  w.tokens[0] = w.tokens[1] = 16;
+  w.counts[0] = w.counts[3] = 16;
+  dt_sim_result result = {0};
+  dt_trace_rank *untouched = (dt_trace_rank *)&w, *traces = untouched;
+  w.costs.entry_s = 1e12;
+  assert_int_equal(dt_simulate(&w.config, &w.costs, w.counts, &result, NULL), DT_OK);
+  assert_int_equal(dt_simulate(&w.config, &w.costs, w.counts, &result, &traces), DT_ERR_ARGUMENT);
+  if (!strstr(dt_error_detail(), "costs: rank 0 ends at 1e+12 s; allowed with a trace: at most 1.8e+10 s"))
+    fail_msg("%s", dt_error_detail());
+  assert_ptr_equal(traces, untouched);
+  w.costs.entry_s = 1e10;
+  assert_int_equal(dt_simulate(&w.config, &w.costs, w.counts, &result, &traces), DT_OK);
+  assert_true(traces[0].spans[0].end_ns == UINT64_C(10000000000000000000));
+  dt_sim_traces_free(traces, 2);
 }
 
 int main(void) {
@@ -609,6 +632,7 @@ int main(void) {
       cmocka_unit_test(auto_takes_the_least),
       cmocka_unit_test(any_number_of_held_bands),
       cmocka_unit_test(bad_arguments_name_the_field),
+      cmocka_unit_test(times_beyond_a_trace),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

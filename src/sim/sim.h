@@ -6,6 +6,8 @@
 #include <draintile/plan.h>
 #include <draintile/simulate.h>
 
+#define SIM_TRACE_MOST_S 1.8e10 /* 2^64 ns are 1.84e10 s */
+
 /* What a thread draws its work from, one after the other: its program. */
 typedef enum sim_source {
   SIM_DISPATCH, /* D tasks */

@@ -20,6 +20,14 @@ static dt_status check_range(const char *field, int64_t value, int64_t low, int6
                  (long long)high);
 }
 
+/* All threads together are counted in an int32_t. */
+static dt_status check_threads(const dt_sim_config *config) {
+  const int32_t most = INT32_MAX / config->plan.ranks;
+  if ((int64_t)config->workers + config->consumers <= most) return DT_OK;
+  return dt_fail(DT_ERR_ARGUMENT, "workers, consumers: %d, %d; %d ranks may have at most %d threads each",
+                 config->workers, config->consumers, config->plan.ranks, most);
+}
+
 static dt_status check_config(const dt_sim_config *config) {
   const int64_t most_bytes = INT64_C(1) << 40, most_tokens = INT32_MAX;
   if (config->size != sizeof *config)
@@ -27,6 +35,7 @@ static dt_status check_config(const dt_sim_config *config) {
   dt_status status = check_range("ranks", config->plan.ranks, 1, 65536);
   if (!status) status = check_range("workers", config->workers, 1, 65536);
   if (!status) status = check_range("consumers", config->consumers, 0, 65536);
+  if (!status) status = check_threads(config);
   if (!status) status = check_range("columns_1", config->plan.columns_1, 1, INT32_MAX);
   if (!status) status = check_range("columns_2", config->plan.columns_2, 1, INT32_MAX);
   if (!status) status = check_range("row_in_bytes", config->row_in_bytes, 1, most_bytes);
@@ -75,6 +84,9 @@ static dt_status fill_result(sim_world *world, dt_sim_result *result) {
     if (!isfinite(end))
       return dt_fail(DT_ERR_ARGUMENT, "costs: rank %d ends at %g s; allowed: costs that add up to a finite time", r,
                      end);
+    if (world->trace && end > SIM_TRACE_MOST_S)
+      return dt_fail(DT_ERR_ARGUMENT, "costs: rank %d ends at %g s; allowed with a trace: at most %g s", r, end,
+                     SIM_TRACE_MOST_S);
     if (rank_total_s) rank_total_s[r] = end;
     total = fmax(total, end);
   }

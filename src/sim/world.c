@@ -217,6 +217,11 @@ void sim_world_destroy(sim_world *world) {
   free(world);
 }
 
+/* What is beyond the trace is refused at the end. */
+static uint64_t to_ns(double seconds) {
+  return seconds <= SIM_TRACE_MOST_S ? (uint64_t)(seconds * 1e9 + 0.5) : UINT64_MAX;
+}
+
 void sim_span(sim_world *world, int32_t r, dt_span_kind kind, int32_t track, const sim_item *item, double begin,
               double end) {
   if (!world->trace) return;
@@ -232,8 +237,8 @@ void sim_span(sim_world *world, int32_t r, dt_span_kind kind, int32_t track, con
     rank->span_capacity = capacity;
   }
   rank->spans[rank->span_count++] = (dt_span){
-      .begin_ns = (uint64_t)(begin * 1e9 + 0.5),
-      .end_ns = (uint64_t)(end * 1e9 + 0.5),
+      .begin_ns = to_ns(begin),
+      .end_ns = to_ns(end),
       .kind = kind,
       .track = track,
       .index = item->index,
