@@ -147,3 +147,20 @@ load common
   run -0 jq -e '[.rows[] | select(.router == "crossed" and .tokens == 2048) | .methods[].predicted_s |
       select(. != null)] | min > 2048 * 8 * 2048 * 2 / 372.2e9' "$BATS_TEST_TMPDIR/priced.json"
 }
+
+@test "bench moe: several models to a pipe are one JSON; without a row the results of an earlier run stay" {
+  local platform="$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json"
+  priced() { timeout 60 "$DRAINTILE" bench moe --predict --platform "$platform" --tokens 64 --model olmoe,mixtral "$@"; }
+  priced --json - | jq -es 'length == 1 and (.[0].rows | length) == 2'
+  mkfifo "$BATS_TEST_TMPDIR/pipe"
+  jq -es 'length == 1 and (.[0].rows | length) == 2' <"$BATS_TEST_TMPDIR/pipe" 3>&- &
+  priced --json "$BATS_TEST_TMPDIR/pipe" >/dev/null
+  wait $!
+  priced --json "$BATS_TEST_TMPDIR/file" >/dev/null
+  cp "$BATS_TEST_TMPDIR/file" "$BATS_TEST_TMPDIR/before"
+  run --separate-stderr priced --raster-bands 31 --json "$BATS_TEST_TMPDIR/file"
+  refused 2 'raster_bands: 31; even'
+  cmp "$BATS_TEST_TMPDIR/before" "$BATS_TEST_TMPDIR/file"
+  run --separate-stderr priced --raster-bands 31 --json "$BATS_TEST_TMPDIR/none"
+  [ ! -e "$BATS_TEST_TMPDIR/none" ]
+}

@@ -76,7 +76,7 @@ static void done(void *context, const dt_combine_bench *bench) {
   judge(run, bench);
   /* Now and then, so that a run that is ended from outside leaves what it has. */
   const time_t now = time(NULL);
-  if (!run->json || run->quiet || run->config.repeat == 0 || now - run->written < 3) return;
+  if (!json_is_replaced(run->json) || run->config.repeat == 0 || now - run->written < 3) return;
   run->written = now;
   const int code = json_write(results(run), run->json);
   if (code) run->code = code;

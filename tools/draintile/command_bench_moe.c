@@ -1,5 +1,6 @@
 /* draintile bench moe: the MoE layer of published models on GPUs, every schedule in turns, over lists of settings. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,10 +34,10 @@ static json_t *results(const moe_bench_job *job) {
   return root;
 }
 
-/* After every model, so that a run that is cut short leaves what it has. */
+/* Without a row there is nothing: what an earlier run wrote stays. */
 static int write_results(const moe_bench_job *job) {
   const char *path = args_text(job->args, "json");
-  return path ? json_write(results(job), path) : TOOL_OK;
+  return path && json_array_size(job->rows) ? json_write(results(job), path) : TOOL_OK;
 }
 
 static int run_row(moe_bench_job *job, dt_moe_bench *bench, const bench_moe_row *row) {
@@ -84,8 +85,21 @@ static int run_model(moe_bench_job *job, const dt_moe_shape *shape) {
       if (code > worst) worst = code;
     }
   dt_moe_bench_close(bench);
-  const int written = write_results(job);
-  return worst > written ? worst : written;
+  return worst;
+}
+
+/* After every model where a file can be replaced, so that a run that is cut short leaves what it has. */
+static int run_models(moe_bench_job *job, const arg_value *models) {
+  const bool replaced = json_is_replaced(args_text(job->args, "json"));
+  int worst = TOOL_OK;
+  for (int i = 0; i < models->list_count && worst <= TOOL_CHECK_FAILED; i++) {
+    const int code = run_model(job, dt_moe_shape_at(models->list[i]));
+    if (code > worst) worst = code;
+    const bool last = i + 1 == models->list_count || worst > TOOL_CHECK_FAILED;
+    const int written = last || replaced ? write_results(job) : TOOL_OK;
+    if (written > worst) worst = written;
+  }
+  return worst;
 }
 
 static int prepare(moe_bench_job *job) {
@@ -129,10 +143,7 @@ static int run(const tool_args *args) {
   moe_bench_job job = {.args = args, .rows = json_array()};
   const arg_value *models = args_list(args, "model");
   int worst = job.rows ? prepare(&job) : log_out_of_memory();
-  for (int i = 0; i < models->list_count && worst <= TOOL_CHECK_FAILED; i++) {
-    const int code = run_model(&job, dt_moe_shape_at(models->list[i]));
-    if (code > worst) worst = code;
-  }
+  if (worst == TOOL_OK) worst = run_models(&job, models);
   device_machine_release(&job.machine);
   json_decref(job.rows);
   return worst;

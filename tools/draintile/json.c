@@ -171,17 +171,21 @@ bool json_is_stdout(const char *path) {
          named.st_ino == printed.st_ino;
 }
 
+bool json_is_replaced(const char *path) {
+  struct stat found;
+  return path && !json_is_stdout(path) && (stat(path, &found) != 0 || S_ISREG(found.st_mode));
+}
+
 int json_write(json_t *root, const char *path) {
-  struct stat status;
   int code;
   if (!root)
     code = log_out_of_memory();
   else if (json_is_stdout(path))
     code = write_stream(root, stdout, "standard output");
-  else if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-    code = write_in_place(root, path); /* a device or a pipe must not be replaced by a file */
-  else
+  else if (json_is_replaced(path))
     code = write_and_rename(root, path);
+  else
+    code = write_in_place(root, path);
   json_decref(root);
   return code;
 }

@@ -31,6 +31,8 @@ json_t *json_read(const char *path);
 /* Of --json, NULL where not given: "-", or a name of the file that standard output is. What would be printed there is
  * left out, or goes to standard error. */
 bool json_is_stdout(const char *path);
+/* Writing to it again replaces what was written: not so of standard output, pipes and devices. False for NULL. */
+bool json_is_replaced(const char *path);
 /* Writes to `path` ("-": stdout) and releases `root`; a regular file appears whole or not at all. Returns an exit
  * code, having said what failed. */
 int json_write(json_t *root, const char *path);
