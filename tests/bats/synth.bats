@@ -46,6 +46,32 @@ load common
   [ "$(find "$BATS_TEST_TMPDIR" -maxdepth 1 -name '*.tmp' | wc -l)" -eq 0 ]
 }
 
+@test "checkpoint: what a folder holds of the user's is never removed" {
+  cd "$BATS_TEST_TMPDIR"
+  make() { "$DRAINTILE" synth checkpoint --intermediate 8 --experts 4 --top-k 2 "$@"; }
+  mkdir empty
+  run --separate-stderr bash -c 'ulimit -f 8; "$@"' - "$DRAINTILE" synth checkpoint --hidden 256 --intermediate 256 \
+    --experts 2 --top-k 1 empty
+  refused 3 'empty'
+  [ -d empty ]
+  make --hidden 8 empty
+  make --hidden 8 --seed 1 model
+  local before after
+  for name in notes.txt modelling sub; do
+    [ $name = sub ] && mkdir model/sub || echo mine >model/$name
+    before=$(find model | sort)
+    run --separate-stderr make --hidden 8 model
+    refused 2 "model: holds files that synth did not make: $name; allowed: "
+    after=$(find model | sort)
+    [ "$before" = "$after" ]
+    [ -z "$(find . -maxdepth 1 -name '*.tmp')" ]
+    rm -r "model/$name"
+  done
+  make --hidden 8 --shard-size 1kB model
+  make --hidden 8 model
+  [ "$(ls model | tr '\n' ' ')" = 'config.json model.safetensors ' ]
+}
+
 @test "qkv: grouped heads" {
   local file=$BATS_TEST_TMPDIR/qkv header
   "$DRAINTILE" synth qkv --tokens 10 --heads 4 --head-dim 8 --kv-heads 2 --kv-tokens 6 "$file"

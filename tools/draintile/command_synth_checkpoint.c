@@ -2,8 +2,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,31 +174,62 @@ static void remove_folder(const char *folder) {
   rmdir(folder);
 }
 
-/* An existing folder is replaced only when it is empty or its config.json says that it was made here. */
-static int check_target(const char *folder) {
-  struct stat status;
-  if (lstat(folder, &status) != 0) return TOOL_OK;
-  if (!S_ISDIR(status.st_mode)) return log_fail(TOOL_USAGE, "%s: exists and is not a folder", folder);
-  if (rmdir(folder) == 0) return TOOL_OK;
+static bool is_written_here(const char *name) {
+  return strcmp(name, "config.json") == 0 || strncmp(name, "model.safetensors", 17) == 0 ||
+         (strncmp(name, "model-", 6) == 0 && strstr(name, ".safetensors"));
+}
+
+/* What the folder holds of its user's; false: nothing. */
+static bool find_foreign(DIR *directory, char name[NAME_MAX + 1], int *entries) {
+  struct dirent *entry;
+  *entries = 0;
+  while ((entry = readdir(directory))) {
+    if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+    ++*entries;
+    snprintf(name, NAME_MAX + 1, "%s", entry->d_name);
+    if (!is_written_here(name)) return true;
+  }
+  return false;
+}
+
+static bool is_marked(const char *folder) {
   char path[PATH_BYTES];
   snprintf(path, sizeof(path), "%s/config.json", folder);
   struct stat file; /* a pipe without a writer would never open */
   json_t *config = stat(path, &file) == 0 && S_ISREG(file.st_mode) ? json_load_file(path, 0, NULL) : NULL;
-  int ours = json_object_get(config, synthetic_key) != NULL;
+  const bool marked = json_object_get(config, synthetic_key) != NULL;
   json_decref(config);
-  if (ours) return TOOL_OK;
-  return log_fail(
-      TOOL_USAGE,
-      "%s: holds files that synth did not make; allowed: a new folder, an empty one, or one that synth made", folder);
+  return marked;
+}
+
+/* An existing folder is replaced only when it is empty, or its config.json says that it was made here and nothing else
+ * lies there. */
+static int check_target(const char *folder) {
+  struct stat status;
+  if (lstat(folder, &status) != 0) return TOOL_OK;
+  if (!S_ISDIR(status.st_mode)) return log_fail(TOOL_USAGE, "%s: exists and is not a folder", folder);
+  DIR *directory = opendir(folder);
+  if (!directory) return log_fail(TOOL_FAILED, "%s: %s", folder, strerror(errno));
+  char name[NAME_MAX + 1];
+  int entries;
+  const bool foreign = find_foreign(directory, name, &entries);
+  closedir(directory);
+  if (entries == 0 || (!foreign && is_marked(folder))) return TOOL_OK;
+  return log_fail(TOOL_USAGE,
+                  "%s: holds files that synth did not make: %s; allowed: a new folder, an empty one, or one that synth "
+                  "made",
+                  folder, name);
 }
 
 static int put_in_place(const char *temporary, const char *folder) {
   if (rename(temporary, folder) == 0) return TOOL_OK;
-  if (renameat2(AT_FDCWD, temporary, AT_FDCWD, folder, RENAME_EXCHANGE) == 0) {
+  int code = errno == ENOTEMPTY || errno == EEXIST ? check_target(folder) /* that may have come meanwhile */
+                                                   : log_fail(TOOL_FAILED, "%s: %s", folder, strerror(errno));
+  if (code == TOOL_OK && renameat2(AT_FDCWD, temporary, AT_FDCWD, folder, RENAME_EXCHANGE) == 0) {
     remove_folder(temporary);
     return TOOL_OK;
   }
-  int code = log_fail(TOOL_FAILED, "%s: %s", folder, strerror(errno));
+  if (code == TOOL_OK) code = log_fail(TOOL_FAILED, "%s: %s", folder, strerror(errno));
   remove_folder(temporary);
   return code;
 }
