@@ -70,38 +70,42 @@ gpu_table() {
     --slurpfile issue $results/h200/moe-issue.json --slurpfile moe $results/h200x2/moe.json \
     --slurpfile combine $results/h200x2/combine.json --slurpfile ulysses $results/h200x2/attention.json \
     --slurpfile suite $results/h200x2/gpu-suite.json '
-    def two: . * 100 | round | tostring | if length < 3 then "0" * (3 - length) + . else . end | .[:-2] + "." + .[-2:];
-    def us: . * 1e6 | round;
+    def cents: tostring | if length < 3 then "0" * (3 - length) + . else . end | .[:-2] + "." + .[-2:];
+    def two: . * 100 | round | cents;
+    def floor2: . * 100 + 1e-9 | floor | cents; # a bound is rounded to the side on which it holds
+    def ceil2: . * 100 - 1e-9 | ceil | cents;
+    def range_us: "\(min * 1e6 | floor) to \(max * 1e6 | ceil)";
     def of($file; $page): "[\($file)](docs/results/\($page).md)";
     ($attention[0].summary) as $a | ($gemm[0]) as $g | ($moe[0]) as $m | ($combine[0].summary) as $c |
       ($ulysses[0].summary) as $u |
-    "| attention kernel, speed over cuDNN | at least \($a.kernel_over_cudnn_min_d64 | two) (D 64), " +
-      "\($a.kernel_over_cudnn_min_d128 | two) (D 128), \($a.kernel_over_cudnn_min_d256 | two) (D 256), " +
-      "\($a.kernel_over_cudnn_min_causal | two) (causal) | one GPU, \(of($attention[0].commit; "attention")) |",
-    "| grouped GEMM, speed over the best library | at least \($g.summary.gemm_over_best_library_min | two), " +
+    "| attention kernel, speed over cuDNN | at least \($a.kernel_over_cudnn_min_d64 | floor2) (D 64), " +
+      "\($a.kernel_over_cudnn_min_d128 | floor2) (D 128), \($a.kernel_over_cudnn_min_d256 | floor2) (D 256), " +
+      "\($a.kernel_over_cudnn_min_causal | floor2) (causal) | one GPU, \(of($attention[0].commit; "attention")) |",
+    "| grouped GEMM, speed over the best library | at least \($g.summary.gemm_over_best_library_min | floor2), " +
       "geometric mean \($g.summary.gemm_over_best_library_geomean | two) | one GPU, \($g.shapes | length) shapes, " +
       "\(of($g.commit; "gemm")) |",
-    "| MoE layer, speed over torch and NCCL in a CUDA graph | at least \($m.summary.torch_speedup_min | two), " +
+    "| MoE layer, speed over torch and NCCL in a CUDA graph | at least \($m.summary.torch_speedup_min | floor2), " +
       "geometric mean \($m.summary.torch_speedup_geomean | two) | two GPUs, " +
       "\([$m.rows[] | select(.router != "crossed")] | length) layers that are not crossed" +
       "\([$m.rows[] | select(.router != "crossed" and (.torch_same_job | not))] | length | if . == 0 then "" else
       " (torch of \(.) in an earlier job)" end), \(of($m.commit; "moe")) |",
     "| its time over the limit of compute, link and memory | geometric mean \($m.summary.over_limit_geomean | two), " +
-      "most \([$m.rows[].over_limit] | max | two), from 4,096 tokens " +
-      "\($m.summary.over_limit_max_tokens_4096 | two) | same run, all \($m.summary.rows) layers |",
+      "most \([$m.rows[].over_limit] | max | ceil2), from 4,096 tokens " +
+      "\($m.summary.over_limit_max_tokens_4096 | ceil2) | same run, all \($m.summary.rows) layers |",
     "| interleave, speed over expert waves | geometric mean \($m.summary.interleave_over_wave_geomean | two), " +
-      "\($m.summary.interleave_over_wave_min | two) to \($m.summary.interleave_over_wave_max | two) | same run |",
+      "\($m.summary.interleave_over_wave_min | floor2) to \($m.summary.interleave_over_wave_max | ceil2) | same run |",
     "| time of the form that `auto` picks over the best | at most " +
-      "\($m.summary.auto_regret_p95 * 1000 | round / 10) % longer in 95 of 100, as priced before the run | same run |",
-    "| GEMM and combine in one (direct), time over its limit | at most \($c.over_limit_max_k_2048 | two) at K 2048, " +
-      "\($c.over_limit_max_k_512 | two) below | two GPUs, \(of($combine[0].job.commit; "combine")) |",
+      "\($m.summary.auto_regret_p95 * 1000 - 1e-9 | ceil / 10) % longer in 95 of 100, as priced before the run | " +
+      "same run |",
+    "| GEMM and combine in one (direct), time over its limit | at most \($c.over_limit_max_k_2048 | ceil2) at K " +
+      "2048, \($c.over_limit_max_k_512 | ceil2) below | two GPUs, \(of($combine[0].job.commit; "combine")) |",
     "| attention and both all-to-alls, speed over cuDNN and NCCL in a CUDA graph " +
-      "| at least \($u.torch_speedup_min_image | two) (below 16,384 tokens), " +
-      "\($u.torch_speedup_min_video | two) (from there on) | two GPUs, \(of($ulysses[0].commit; "ulysses")) |",
+      "| at least \($u.torch_speedup_min_image | floor2) (below 16,384 tokens), " +
+      "\($u.torch_speedup_min_video | floor2) (from there on) | two GPUs, \(of($ulysses[0].commit; "ulysses")) |",
     ([$m.rows[].methods[] | select(.name == "direct live").host_issue_s]) as $live |
       $issue[0].summary.limit_s as $most |
-    "| host time to issue a MoE layer | \([$issue[0].runs[].median_s] | "\(min | us) to \(max | us)") us; on two " +
-      "GPUs, after the cache was evicted, \($live | "\(min | us) to \(max | us)"), over \($most | us) in " +
+    "| host time to issue a MoE layer | \([$issue[0].runs[].median_s] | range_us) us; on two " +
+      "GPUs, after the cache was evicted, \($live | range_us), over \($most * 1e6 | round) in " +
       "\([$live[] | select(. > $most)] | length | if . == 0 then "none" else . end) of \($live | length) layers " +
       "| one GPU, [\($issue[0].commit)](docs/results.md); two, \(of($m.commit; "moe")) |",
     "| GPU suite | \($suite[0].summary.passed) of \($suite[0].checks | length) checks " +
