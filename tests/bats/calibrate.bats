@@ -171,6 +171,15 @@ verify() {
   jq -e '(.rows | length > 5 and all(.n == (.samples | length)))
          and (.summary.pass == ('"$status"' == 0)) and (.command | contains("--link-capacity 400kB"))' \
     "$BATS_TEST_TMPDIR/verify.json"
+  # each bar stands beside its figure; what was not measured has none
+  grep -q 'interval [0-9.]* % (at most 2 %), of .* % (at most 10 %)$' <<<"$output"
+  grep -q 'R both ways / one way [01].* (1 within 2 %)$' <<<"$output"
+  jq 'del(.constants.both_ways_over_one_way_ratio)' "$platform" >"$BATS_TEST_TMPDIR/one-way.json"
+  run --separate-stderr "$DRAINTILE" calibrate "${link[@]}" --verify "$BATS_TEST_TMPDIR/one-way.json" \
+    --output "$BATS_TEST_TMPDIR/verify.json"
+  [ "$status" -le 1 ]
+  jq -e '.summary.both_ways_over_one_way == null' "$BATS_TEST_TMPDIR/verify.json"
+  [[ $output != *'both ways / one way'* ]]
 }
 
 @test "options that do not go together" {
