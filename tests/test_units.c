@@ -131,6 +131,24 @@ static void long_numbers(void **state) {
   assert_int_equal(dt_parse_seconds("gap", text, &value), DT_ERR_ARGUMENT);
 }
 
+/* Of what a message repeats nothing breaks its line or speaks to a terminal; an endless text leaves the rest to read.
+ */
+static void details(void **state) {
+  (void)state;
+  double value = 0;
+  assert_int_equal(dt_parse_seconds("gap", "a\nb\033[2J\r\x7f\xc3\xa4", &value), DT_ERR_ARGUMENT);
+  assert_string_equal(dt_error_detail(), "gap: \"a?b?[2J??\xc3\xa4\"; allowed: a number >= 0, alone or with s, ms, us, "
+                                         "ns, ps, min or h");
+  char text[5000];
+  memset(text, '\n', sizeof text - 1);
+  text[sizeof text - 1] = '\0';
+  assert_int_equal(dt_parse_bytes("size", text, &value), DT_ERR_ARGUMENT);
+  assert_int_equal(strlen(dt_error_detail()), 1023);
+  assert_null(strchr(dt_error_detail(), '\n'));
+  assert_ptr_equal(strstr(dt_error_detail(), "size: \"???"), dt_error_detail());
+  assert_non_null(strstr(dt_error_detail(), "???\"; allowed: a number"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bytes),
@@ -140,6 +158,7 @@ int main(void) {
       cmocka_unit_test(formats_parse_back),
       cmocka_unit_test(formats_of_any_size),
       cmocka_unit_test(long_numbers),
+      cmocka_unit_test(details),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

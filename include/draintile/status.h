@@ -35,8 +35,8 @@ const char *dt_status_name(dt_status status);
 const char *dt_status_text(dt_status status);
 
 /* One line about the last failure on this thread: the field, its value and what is allowed; of a line beyond 1023 bytes
- * the middle is left out. The string belongs to the library and is valid until the next failing call on this thread.
- * Empty when nothing failed yet. */
+ * the middle is left out, and control characters of what it repeats are '?'. The string belongs to the library and is
+ * valid until the next failing call on this thread. Empty when nothing failed yet. */
 const char *dt_error_detail(void);
 
 #pragma GCC visibility pop

@@ -36,7 +36,7 @@ const char *dt_error_detail(void) {
 }
 
 /* What a message repeats, a path above all, may be longer than the message: its middle is left out, since the start
- * names the field and the end what is allowed. */
+ * names the field and the end what is allowed. Nor may it break the line or speak to a terminal. */
 void dt_set_detail(const char *format, ...) {
   static const char gap[] = " ... ";
   char text[8 * sizeof detail]; /* an argument may be the old detail */
@@ -44,6 +44,8 @@ void dt_set_detail(const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  for (char *at = text; *at; at++)
+    if ((unsigned char)*at < ' ' || *at == 0x7f) *at = '?';
   const size_t length = strlen(text), half = (sizeof detail - sizeof gap) / 2;
   if (length < sizeof detail)
     memcpy(detail, text, length + 1);
