@@ -156,8 +156,8 @@ static dt_status check_hellos(const hello *hellos, int32_t ranks) {
     }
     for (int i = 0; i < CONFIG_FIELDS; i++) {
       if (other->config[i] != hellos[0].config[i]) {
-        return dt_fail(DT_ERR_MISMATCH, "%s: %g on rank 0, %g on rank %d; the same on every rank", config_names[i],
-                       hellos[0].config[i], other->config[i], p);
+        return dt_fail(DT_ERR_MISMATCH, "%s: %.17g on rank 0, %.17g on rank %d; the same on every rank",
+                       config_names[i], hellos[0].config[i], other->config[i], p);
       }
     }
   }
