@@ -99,17 +99,18 @@ table() { # jq program that prints lines
   echo
   echo "loop: cuBLAS by experts, then NCCL, from a graph; grouped: one GEMM of all experts, then NCCL; bulk: our" \
     "GEMM and our put;"
-  echo "signal: the put beside the GEMM, with 16 consumers and with the best number of them; reserved: the GEMM alone" \
-    "on the SMs that 16 leave, so what reserving costs."
+  echo "signal: the put beside the GEMM, with 16 consumers; the best number of them, behind what it takes of the time" \
+    "with 16, both of the sweep above; reserved: the GEMM alone on the SMs that 16 leave, so what reserving costs."
   echo
   table '
     "| M | N | experts | router | loop | grouped | bulk | signal | best consumers | GEMM | reserved | direct |",
     "|---|---|---|---|---|---|---|---|---|---|---|---|",
     (.rows[] | select(.k == 2048 and .router != "crossed") | setting as $s |
      select([$all.orders[] | select(setting == $s)] | length > 0) |
-     ([$all.sweep[] | select(setting == $s) | {c: .consumers, t: of("signal")}] | min_by(.t)) as $c |
+     [$all.sweep[] | select(setting == $s and .segment_bands == 1) | {c: .consumers, t: of("signal")}] as $swept |
+     ($swept | min_by(.t)) as $c | ([$swept[] | select(.c == 16).t] | first) as $of_16 |
      "| \(.rows) | \(.n) | \(.experts) | \(.router) | \(of("loop-graph") | us) | \(grouped | us) | " +
-       "\(of("bulk") | us) | \(of("signal") | us) | \(if $c then "\($c.t | us) (\($c.c))" else "-" end) | " +
+       "\(of("bulk") | us) | \(of("signal") | us) | \(if $of_16 then "\($c.t / $of_16 | three) (\($c.c))" else "-" end) | " +
        "\(of("gemm") | us) | \(of("gemm-reserved") | us) | \(of("direct") | us) |")'
   echo
   echo "## Orders of the bands"
@@ -208,7 +209,8 @@ table() { # jq program that prints lines
   echo
   jq -L "$root/scripts" -r 'include "tables";
     def of($stores; $remote): .runs[] | select(.stores == $stores and .remote == $remote) | .median_s | us;
-    "Half of every expert'"'"'s rows belong to the other GPU; us, medians of \(.repeats).", "",
+    "Half of every expert'"'"'s rows belong to the other GPU; us, medians of \(.repeats); commit \(.commit), " +
+      "\(.date).", "",
     "| rows | N | K | experts | rows wrong | row stores: local | half remote | copy engine: local | half remote |",
     "|---|---|---|---|---|---|---|---|---|",
     (.shapes[] | "| \(.rows) | \(.n) | \(.k) | \(.experts) | \(.rows_wrong) | \(of("rows"; false)) | " +
