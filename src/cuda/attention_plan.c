@@ -147,14 +147,15 @@ void dt_attention_plan_hold(const dt_cuda_attention *a, const dt_attention_shape
   kernel->drain_ns = 0;
   if (!kernel->paced || kernel->cut_tiles > 0 || !carry->held || carry->holds == 0) return;
   if (carry->holds < 0 && !dt_attention_outlasts_links(a, shape, ctas, kernel)) return;
-  const size_t group_bytes = 64 * (2 * (size_t)a->head_dim + 16), room = carry->held_bytes / (size_t)ctas / group_bytes;
-  const int32_t each = 64 / DT_ATTENTION_HELD_ROWS, most = shape->groups * rounds * each; /* pieces */
+  /* A tile waits as a whole: what is left of it would go by the clock of a tile long gone. */
+  const int32_t tile_rows = 64 * shape->groups, each = tile_rows / DT_ATTENTION_HELD_ROWS; /* pieces */
+  const size_t room = carry->held_bytes / (size_t)ctas / ((size_t)tile_rows * (2 * (size_t)a->head_dim + 16));
   double away = 0;
   for (int32_t run = 0; run < kernel->groups[1].runs_end; run++)
     if (kernel->runs[run].away) away += (double)kernel->runs[run].rows * a->heads / DT_ATTENTION_HELD_ROWS;
   const double last_rounds = carry->holds == 1 ? 0 : ceil(away / ctas * piece_ns / tile_ns);
   kernel->held = carry->held;
-  kernel->held_most = room < (size_t)(most / each) ? (int32_t)room * each : most;
+  kernel->held_most = each * (room < (size_t)rounds ? (int32_t)room : rounds);
   kernel->drain_from = last_rounds < rounds ? tiles - (int32_t)last_rounds * ctas : 0;
   kernel->drain_ns = carry->holds == 1 ? 0 : (uint32_t)piece_ns;
 }
