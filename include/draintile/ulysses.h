@@ -32,7 +32,7 @@ typedef struct dt_ulysses_config {
   dt_attention_config attention; /* dtype BF16 or F16, head_dim 64, 128 or 256 */
   int32_t sms;                   /* multiprocessors that this rank uses; 0: all */
   int32_t senders;               /* of these, those set aside to send q, k, v while the attention computes; 0: none, its
-                                    own CTAs do (head_dim 256: chosen) */
+                                    own CTAs do (head_dim 256: chosen). On every rank, or on none */
   int32_t direct_stores; /* 1: output rows go to other ranks straight from registers; 0: by way of shared memory,
                             as the link takes them, while the next tile is computed (as if 1 where
                             dt_cuda_attention's paced is as if 0: head_dim 256, causal, few keys, and without

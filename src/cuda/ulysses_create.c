@@ -48,6 +48,13 @@ static dt_status check_config(const dt_ulysses_config *c) {
   return DT_OK;
 }
 
+/* What the heads' words depend on beside that: where CTAs carry, k and v have words of their own. */
+static dt_status agree(const dt_ulysses_config *config, const dt_attention_config *attention) {
+  const dt_agree_field fields[] = {{"senders (0: none, 1: some)", config->senders > 0}};
+  dt_status status = dt_attention_agree(config->comm, attention);
+  return status ? status : dt_comm_agree(config->comm, fields, 1);
+}
+
 dt_status dt_ulysses_device_memory(dt_ulysses *u, void **pointer, size_t bytes, const char *what) {
   u->device_bytes += bytes;
   dt_status status = dt_cuda_check(cudaMalloc(pointer, bytes ? bytes : 16), what);
@@ -159,7 +166,7 @@ dt_status dt_ulysses_create(const dt_ulysses_config *config, dt_ulysses **ulysse
   if (status) return status;
   const dt_attention_config attention = normalized(&config->attention);
   dt_ulysses_layout layout;
-  status = dt_attention_agree(config->comm, &attention);
+  status = agree(config, &attention);
   if (!status) status = dt_attention_check_schedule(&attention);
   if (!status) status = dt_attention_layout(&attention, dt_comm_ranks(config->comm), &layout);
   if (status) return status;

@@ -130,12 +130,13 @@ static int a_peer_stays_away(rank_process *r) {
 
 /* Case 14. */
 static int ranks_disagree(rank_process *r) {
-  static const char *const fields[] = {"heads", "tokens", "causal"};
-  for (int i = 0; i < 3; i++) {
+  static const char *const fields[] = {"heads", "tokens", "causal", "senders"};
+  for (int i = 0; i < 4; i++) {
     dt_ulysses_config config = configure(r);
     if (r->rank == 1 && i == 0) config.attention.heads = config.attention.kv_heads = problem.heads + 2;
     if (r->rank == 1 && i == 1) config.attention.tokens++;
     if (r->rank == 1 && i == 2) config.attention.causal = 1;
+    if (r->rank == 1 && i == 3) config.senders = 4;
     dt_ulysses *made = NULL;
     EXPECT(dt_ulysses_create(&config, &made) == DT_ERR_MISMATCH);
     EXPECT(strstr(dt_error_detail(), fields[i]) != NULL && made == NULL);
