@@ -45,11 +45,13 @@ for page in "${pages[@]}"; do
     grep -v '^/' | sed 's#^\./##; s#^\.\./##' | sort -u)
 done
 
-# One number in two languages: by how little `auto` takes prices for the same.
-in_c=$(sed -n 's/^static const double same_price = \(.*\);$/\1/p' src/sim/layer_choose.c)
-in_jq=$(sed -n 's/^def same_price: \(.*\);$/\1/p' scripts/tables.jq)
-[ -n "$in_c" ] && [ "$in_c" = "$in_jq" ] ||
-  missing scripts/tables.jq "same_price: $in_jq; src/sim/layer_choose.c has ${in_c:-none}"
+# Numbers in two languages: by how little `auto` takes prices for the same.
+for number in same_price same_price_dedup; do
+  in_c=$(sed -n "s/^static const double $number = \(.*\);\$/\1/p" src/sim/layer_choose.c)
+  in_jq=$(sed -n "s/^def $number: \(.*\);\$/\1/p" scripts/tables.jq)
+  [ -n "$in_c" ] && [ "$in_c" = "$in_jq" ] ||
+    missing scripts/tables.jq "$number: $in_jq; src/sim/layer_choose.c has ${in_c:-none}"
+done
 
 if [ -n "$command" ]; then
   options=$(for name in info model plan moe attention simulate calibrate 'synth checkpoint' 'synth tokens' 'synth qkv' \

@@ -48,8 +48,8 @@ jq -L scripts -n --slurpfile torch "$torch" --slurpfile other "$other" --slurpfi
     else .order += [$k] | .of[$k] = $r end) | .of as $of | [.order[] | $of[.]]) as $joined |
   [$joined[] | (key) as $key | .methods |= map(if .graph then .predicted_s = $prices[$key][.name] else . end) |
    . as $row | best as $best |
-   ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(weighed(.predicted_s;
-     .schedule == "direct")) else null end) as $auto |
+   ([layers[] | select(.predicted_s != null)] | if length > 0 then min_by(weighed(.predicted_s; .name))
+     else null end) as $auto |
    . + {
      best: ([layers[] | select(.median_s != null)] | min_by(.median_s).name), over_limit: ([layers[].over_limit |
        select(. != null)] | min),

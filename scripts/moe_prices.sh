@@ -36,7 +36,7 @@ jq -L "$root/scripts" -nr --slurpfile measured "$results"/moe.json --slurpfile a
   def judged($prices): . as $r |
     ([.methods[] | select(.graph and .median_s != null) | {key: .name, value: .median_s}] | from_entries) as $s |
     ($prices | with_entries(select($s[.key] != null and .value != null))) as $p |
-    ($p | to_entries | min_by(weighed(.value; .key | startswith("direct"))) | .key) as $auto |
+    ($p | to_entries | min_by(weighed(.value; .key)) | .key) as $auto |
     {name: "\(.model) | \(.router) | \(.tokens)", fitted: (.model | IN($older[0].fitted[])), tokens,
      ratios: [$columns[] as $c | $p[$c] / $s[$c]], times: [$p | to_entries[] | .value / $s[.key] - 1],
      gains: [("interleave", "alternate") as $c | ($s.wave / $s[$c]) / ($p.wave / $p[$c]) - 1],
@@ -57,7 +57,8 @@ jq -L "$root/scripts" -nr --slurpfile measured "$results"/moe.json --slurpfile a
     (if $after == [] then "" else " Afterwards: prices of commit \($after[0].commit), `moe-retrospective.json`: " +
       "**not a prediction**." end) +
     " Gains: measured over priced, less one; auto: the form of all measured that is priced least, direct unless " +
-    "another promises \(same_price * 100) % more. No row of a schedule was fitted.",
+    "another promises \(same_price * 100) % more, with dedup \(same_price_dedup * 100) %. No row of a schedule was " +
+    "fitted.",
   "",
   "| prices | rows | of | median % | 95 % | most | how many |",
   "|---|---|---|---|---|---|---|",
@@ -91,7 +92,7 @@ jq -L "$root/scripts" -nr --slurpfile measured "$measured" --rawfile prices "$pr
     name: "\(.model) | \(.router) | \(.tokens)", fitted: (.model | IN($m.fitted[])), us: .us,
     ratios: [range(6) as $i | $q[$i] / $r.us[$i]],
     gains: [(4, 5) as $i | ($q[3] / $q[$i]) / ($r.us[3] / $r.us[$i]) - 1],
-    auto: ([range(1; 6) as $i | [weighed($q[$i]; $i == 2), $i]] | min[1]),
+    auto: ([range(1; 6) as $i | [weighed($q[$i]; $m.columns[$i]), $i]] | min[1]),
     best: ($r.us[1:] | min)}] | map(. + {regret: (.us[.auto] / .best - 1)}) |
   "## An older grid, of an older engine",
   "",

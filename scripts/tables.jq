@@ -29,7 +29,10 @@ def timed($name): [.timings[] | select(.method == $name)][0] // {median_s: null}
 def method($name): [.methods[] | select(.name == $name)][0] // {};
 def part($name): .methods[] | select(.method == $name);
 
-# A price as `auto` compares it: prices that differ by less are the same, and direct is taken. The number is that of
-# src/sim/layer_choose.c; scripts/check_docs.sh compares.
+# The price of the form `$name` as `auto` compares it: prices that differ by less are the same, and direct is taken, and
+# none with dedup. The numbers are those of src/sim/layer_choose.c; scripts/check_docs.sh compares.
 def same_price: 0.005;
-def weighed($price; direct): $price * if direct then 1 else 1 + same_price end;
+def same_price_dedup: 0.015;
+def weighed($price; $name):
+  $price * (1 + (if $name | test("dedup") then same_price_dedup elif $name | startswith("direct") then 0
+    else same_price end));

@@ -539,6 +539,15 @@ static void test_piggyback(void **state) {
   assert_true(fabs(a.attention_s - 2 * a.gap_s) < 1e-12);
   q.tokens = NAN;
   assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_ERR_ARGUMENT);
+  q.tokens = q.heads = 1e200;
+  assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_ERR_ARGUMENT);
+  assert_non_null(strstr(dt_error_detail(), "tokens, heads: 1e+200, 1e+200; fewer"));
+  q.tokens = q.heads = 64;
+  dt_platform_constant sigma = {
+      .name = "attention_kv_tile_s", .interval = {-1e-6, -1e-6, 0}, .n = 20, .method = "given"};
+  assert_int_equal(dt_platform_set_constant(p, &sigma), DT_OK);
+  assert_int_equal(dt_sim_piggyback(p, &q, &a), DT_ERR_INPUT);
+  assert_non_null(strstr(dt_error_detail(), "attention_kv_tile_s: -1e-06; 0 or more"));
   dt_platform_destroy(p);
 }
 
@@ -562,6 +571,32 @@ static void test_direct_unless_more(void **state) {
     assert_true(choice.predicted_s == (gains ? least : choice.total_s[0]));
     less += least < choice.total_s[0] && !gains;
     more += gains;
+  }
+  assert_true(less > 0 && more > 0);
+}
+
+/* And without dedup unless a form with it promises 1.5 % more: the slower the link, the more it does. */
+static void test_dedup_if_more(void **state) {
+  (void)state;
+  int less = 0, more = 0;
+  layer l;
+  published_layer("qwen3-235b", "crossed", 1024, &l);
+  const double rate = l.costs.link_bytes_per_s;
+  l.model.dedup = 1;
+  for (int i = 0; i <= 16; i++) {
+    l.costs.link_bytes_per_s = rate * (1.0 - 0.03 * i);
+    dt_layer_choice choice;
+    assert_int_equal(dt_layer_choose(&l.model, &l.costs, NULL, &choice), DT_OK);
+    double plain = INFINITY, with = INFINITY;
+    for (int c = 0; c < choice.count; c++) {
+      const double total_s = choice.total_s[c];
+      const int direct = choice.orders[c].schedule == DT_SCHEDULE_DIRECT;
+      if (choice.dedups[c]) with = fmin(with, total_s);
+      if (!choice.dedups[c]) plain = fmin(plain, direct ? total_s : 1.005 * total_s);
+    }
+    assert_int_equal(choice.dedup, with * 1.015 < plain);
+    less += with * 1.005 < plain && !choice.dedup;
+    more += choice.dedup;
   }
   assert_true(less > 0 && more > 0);
 }
@@ -596,7 +631,7 @@ int main(void) {
       cmocka_unit_test(test_choice),          cmocka_unit_test(test_refused),
       cmocka_unit_test(test_extremes),        cmocka_unit_test(test_overridden),
       cmocka_unit_test(test_piggyback),       cmocka_unit_test(test_direct_unless_more),
-      cmocka_unit_test(test_key_tile),
+      cmocka_unit_test(test_dedup_if_more),   cmocka_unit_test(test_key_tile),
   };
   return cmocka_run_group_tests(tests, load_platform, free_platform);
 }
