@@ -1,3 +1,4 @@
+#include <draintile/calibrate.h>
 #include <draintile/platform.h>
 #include <draintile/simulate.h>
 
@@ -384,6 +385,49 @@ static void burst_model(void **state) {
   dt_platform_destroy(platform);
 }
 
+/* What no link can have is the file's fault, not the question's. */
+static void impossible_links(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    dt_interval interval;
+    const char *detail;
+  } rows[] = {{"rate_bytes_per_s", {1e9, 0.0, 2e9}, "rate_bytes_per_s: low 0; a rate above 0 is allowed"},
+              {"rate_bytes_per_s", {-1e9, -2e9, 2e9}, "rate_bytes_per_s: low -2e+09; a rate above 0 is allowed"},
+              {"t0_s", {1e-6, -1e-6, 2e-6}, "t0_s: low -1e-06; 0 or more is allowed"},
+              {"capacity_bytes", {1e6, -1.0, 2e6}, "capacity_bytes: low -1; 0 or more is allowed"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    dt_platform *platform;
+    assert_int_equal(dt_platform_create(&device, &platform), DT_OK);
+    const dt_platform_constant good[] = {constant("rate_bytes_per_s", 370e9, 2e9), constant("t0_s", 1e-6, 0),
+                                         constant("capacity_bytes", 1e6, 0), constant("attention_kv_tile_s", 1e-6, 0)};
+    for (size_t g = 0; g < sizeof good / sizeof *good; g++)
+      assert_int_equal(dt_platform_set_constant(platform, &good[g]), DT_OK);
+    dt_platform_constant bad = constant(rows[i].name, 0, 0);
+    bad.interval = rows[i].interval;
+    assert_int_equal(dt_platform_set_constant(platform, &bad), DT_OK);
+    const dt_platform_question question = {.producers = 4, .producer_bytes = 1e6};
+    dt_burst_model_interval model;
+    dt_interval issue;
+    dt_piggyback_answer answer;
+    const dt_piggyback_question asked = {.tokens = 4096,
+                                         .heads = 4,
+                                         .head_dim = 128,
+                                         .ranks = 2,
+                                         .producers = 132,
+                                         .tile_rows = 128,
+                                         .kv_tile = 128,
+                                         .floor_s = 1e-6};
+    assert_int_equal(dt_platform_burst_model(platform, &question, &model, NULL), DT_ERR_INPUT);
+    assert_string_equal(dt_error_detail(), rows[i].detail);
+    assert_int_equal(dt_platform_issue(platform, NULL, NULL, "free", 4, 1e6, 0, &issue), DT_ERR_INPUT);
+    assert_string_equal(dt_error_detail(), rows[i].detail);
+    assert_int_equal(dt_sim_piggyback(platform, &asked, &answer), DT_ERR_INPUT);
+    assert_string_equal(dt_error_detail(), rows[i].detail);
+    dt_platform_destroy(platform);
+  }
+}
+
 static void simulator_costs(void **state) {
   (void)state;
   dt_platform *platform = make_platform();
@@ -437,7 +481,7 @@ int main(void) {
       cmocka_unit_test(provenance),         cmocka_unit_test(setting_again_replaces),
       cmocka_unit_test(interpolation),      cmocka_unit_test(interpolation_keeps_order),
       cmocka_unit_test(burst_model),        cmocka_unit_test(simulator_costs),
-      cmocka_unit_test(save_fails_whole),
+      cmocka_unit_test(impossible_links),   cmocka_unit_test(save_fails_whole),
   };
   return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

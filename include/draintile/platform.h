@@ -127,8 +127,8 @@ dt_status dt_platform_interpolate(const dt_platform_table *table, const double *
 
 /* The Burst-Gap model of `producers` producers of `producer_bytes` bytes: t0_s, rate_bytes_per_s and capacity_bytes,
  * each from the table of that name with these labels or, if no table has that name, the constant of that name.
- * DT_ERR_INPUT when tables of that name have other labels only. sources (may be NULL) receives where each came from,
- * in that order. */
+ * DT_ERR_INPUT when tables of that name have other labels only, or t0_s or capacity_bytes may be below 0 or the rate 0.
+ * sources (may be NULL) receives where each came from, in that order. */
 typedef struct dt_platform_question {
   double producers, producer_bytes;
   const char *pattern, *operation, *alignment; /* NULL: any */

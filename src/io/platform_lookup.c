@@ -122,6 +122,13 @@ static dt_status find_quantity(const dt_platform *platform, const char *name, co
   return dt_platform_interpolate(table, at, &source->interval, &source->inside);
 }
 
+/* Intervals are what was measured; a link whose laws hold has none below these. */
+static dt_status check_possible(const char *name, const dt_interval *interval, int above_zero) {
+  if (above_zero ? interval->low > 0.0 : interval->low >= 0.0) return DT_OK;
+  return dt_fail(DT_ERR_INPUT, "%s: low %g; %s is allowed", name, interval->low,
+                 above_zero ? "a rate above 0" : "0 or more");
+}
+
 dt_status dt_platform_burst_model(const dt_platform *platform, const dt_platform_question *question,
                                   dt_burst_model_interval *model, dt_platform_source sources[3]) {
   static const char *const names[] = {"t0_s", "rate_bytes_per_s", "capacity_bytes"};
@@ -132,6 +139,7 @@ dt_status dt_platform_burst_model(const dt_platform *platform, const dt_platform
     return dt_fail(DT_ERR_ARGUMENT, "producer_bytes: %g; a finite number >= 0 is allowed", question->producer_bytes);
   for (int i = 0; i < 3; i++) {
     dt_status status = find_quantity(platform, names[i], question, &found[i]);
+    if (!status) status = check_possible(names[i], &found[i].interval, i == 1);
     if (status) return status;
   }
   *model = (dt_burst_model_interval){found[0].interval, found[1].interval, found[2].interval};

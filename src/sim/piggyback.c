@@ -43,6 +43,8 @@ dt_status dt_sim_piggyback(const dt_platform *platform, const dt_piggyback_quest
   dt_status status = check(&q);
   dt_interval sigma = {q.kv_tile_s, q.kv_tile_s, q.kv_tile_s};
   if (!status && q.kv_tile_s == 0.0) status = dt_platform_lookup(platform, "attention_kv_tile_s", &sigma);
+  if (!status && !(sigma.value >= 0.0))
+    status = dt_fail(DT_ERR_INPUT, "attention_kv_tile_s: %g; 0 or more is allowed", sigma.value);
   if (!status && q.floor_s == 0.0) status = floor_of(platform, &q.floor_s);
   double bytes = q.tile_rows * q.head_dim * 2.0, volume = q.producers * bytes;
   dt_platform_question both = {q.producers, bytes, "both-ways", "tensor", NULL};
@@ -67,6 +69,12 @@ dt_status dt_sim_piggyback(const dt_platform *platform, const dt_piggyback_quest
       q.floor_s + a.bursts * positive(volume / m.rate_bytes_per_s.low - m.t0_s.low - fmin(low_gap, gap));
   a.coupled_s = q.floor_s + a.bursts * drain;
   a.least_tokens = sigma.value > 0.0 ? q.kv_tile * ceil(a.recovery_gap_s / sigma.value) : 0.0;
+  const double sums[] = {a.gap_s,           a.recovery_gap_s, a.bursts,      a.attention_s,
+                         a.residual_high_s, a.coupled_s,      a.least_tokens};
+  for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
+    if (!isfinite(sums[i]))
+      return dt_fail(DT_ERR_ARGUMENT, "tokens, heads: %g, %g; fewer are allowed, their times are not finite", q.tokens,
+                     q.heads);
   *answer = a;
   return DT_OK;
 }
