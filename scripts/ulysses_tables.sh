@@ -108,7 +108,7 @@ fi
       "At the power limit a kernel that stores to nobody is faster once the links sleep, after 50 ms without traffic " +
         "([ulysses.md](../ulysses.md)):",
       "above the methods of these rows come behind traffic and behind themselves; here the kernel behind itself alone,",
-      "which dips of the power controller may hide (the same page, \"Bars that are missed\").",
+      "which dips of the power controller may hide.",
       "", "| shape | kernel, links asleep | fused over it | whole over it |", "|---|---|---|---|",
       (.[] | "| \(.shape) | \(.kernel_asleep.median_s | us) | \(.over_asleep.fused_kernel | three) | " +
         "\(.over_asleep.whole_kernel | three) |")),
