@@ -216,3 +216,22 @@ load common
   run --separate-stderr timeout 20 "$DRAINTILE" attention --ranks 1 --input "$file" --output x
   refused 3 'huge.safetensors: would fill about .* of memory'
 }
+
+@test "a temporary of a killed process with the same number is in nobody's way" {
+  cd "$BATS_TEST_TMPDIR"
+  after_kill() { # name of the temporary's target, command...
+    local name=$1
+    shift
+    DRAINTILE=$DRAINTILE bash -c 'name=$1; shift
+      mkdir "$name.$$.tmp" && for i in 0 1; do echo stale >"$name.$$.$i.tmp"; done; exec "$DRAINTILE" "$@"' - "$name" "$@"
+    [ "$(cat "$name".*.1.tmp)" = stale ]
+    [ "$(ls -d "$name".* | wc -l)" -eq 3 ]
+  }
+  after_kill results model --t0 1us --rate 1GB/s --capacity 1MiB --burst 1MiB --json results
+  jq -e '.schema == "draintile-model"' results
+  after_kill folder synth checkpoint --hidden 8 --intermediate 8 --experts 4 --top-k 2 folder
+  [ -f folder/config.json ]
+  after_kill tokens synth tokens --count 4 --hidden 8 tokens
+  after_kill trace simulate --ranks 2 --experts 8 --tokens 64 --gemm-rate 1e12 --trace trace
+  [ -f tokens ] && [ -f trace ]
+}

@@ -111,6 +111,12 @@ const arg_value *args_list(const tool_args *args, const char *name);
 
 /* Where the last name of a path leads as a link, also to what is not there yet. */
 void args_follow(const char *path, char place[PATH_MAX]);
+/* A new file (or folder) beside `path`, under a name that only this process writes to: PATH.PID.N.tmp, N from 0, past
+ * those that a killed process of the same number left. make returns a descriptor (or 0), or -1 with errno; what it
+ * returned for the first name that was free. */
+int args_temporary(const char *path, int (*make)(const char *name), char *name, size_t size);
+/* For that: an empty file. */
+int args_new_file(const char *name);
 /* Can the file of an ARG_OUTPUT or ARG_RESULTS be written? A line and an exit code where not. */
 int args_check_output(const arg_option *option, const char *path);
 /* What is written, --output too, must be different files, and none what another option reads: that file, or one of the

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -66,6 +67,24 @@ void args_follow(const char *path, char place[PATH_MAX]) {
     memcpy(place + folder, target, (size_t)length);
     place[folder + (size_t)length] = 0;
   }
+}
+
+int args_temporary(const char *path, int (*make)(const char *name), char *name, size_t size) {
+  enum { ATTEMPTS = 1000 };
+  int made = -1;
+  for (int attempt = 0; attempt < ATTEMPTS && made < 0; attempt++) {
+    if (snprintf(name, size, "%s.%ld.%d.tmp", path, (long)getpid(), attempt) >= (int)size) {
+      errno = ENAMETOOLONG;
+      return -1;
+    }
+    made = make(name);
+    if (made < 0 && errno != EEXIST) break;
+  }
+  return made;
+}
+
+int args_new_file(const char *name) {
+  return open(name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
 }
 
 /* Also of files that are not there yet: one name, written in two ways. Devices and pipes may be written twice. */

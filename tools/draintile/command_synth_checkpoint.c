@@ -234,6 +234,10 @@ static int put_in_place(const char *temporary, const char *folder) {
   return code;
 }
 
+static int new_folder(const char *name) {
+  return mkdir(name, 0777);
+}
+
 static int run(const tool_args *args) {
   model_shape m = {
       .hidden = args_int(args, "hidden"),
@@ -251,15 +255,15 @@ static int run(const tool_args *args) {
   m.heads = m.hidden / m.head_dim > 0 ? m.hidden / m.head_dim : 1;
   size_t length = strlen(args->operand);
   while (length > 1 && args->operand[length - 1] == '/') length--;
-  char folder[PATH_BYTES / 2], temporary[PATH_BYTES / 2 + 32];
+  char folder[PATH_BYTES / 2], temporary[PATH_BYTES / 2 + 40];
   if (length >= sizeof(folder))
     return log_fail(TOOL_USAGE, "DIR: path too long; allowed: %zu bytes", sizeof(folder) - 1);
   snprintf(folder, sizeof(folder), "%.*s", (int)length, args->operand);
-  snprintf(temporary, sizeof(temporary), "%s.%ld.tmp", folder, (long)getpid());
   int code = check_target(folder);
   if (code) return code;
   interrupt_catch();
-  if (mkdir(temporary, 0777) != 0) return log_fail(TOOL_FAILED, "%s: %s", folder, strerror(errno));
+  if (args_temporary(folder, new_folder, temporary, sizeof(temporary)) < 0)
+    return log_fail(TOOL_FAILED, "%s: %s", folder, strerror(errno));
   code = write_folder(temporary, &m, args_number(args, "shard-size"));
   if (code == TOOL_OK)
     code = put_in_place(temporary, folder);

@@ -131,24 +131,21 @@ static int write_in_place(const json_t *root, const char *path) {
 
 /* name: the path, or what it leads to as a link, which stays. */
 static int write_beside(const json_t *root, const char *path, const char *name) {
-  size_t size = strlen(name) + 32;
-  char *temporary = malloc(size);
-  if (!temporary) return log_out_of_memory();
-  snprintf(temporary, size, "%s.%ld.tmp", name, (long)getpid());
-  FILE *file = fopen(temporary, "wx");
-  int code = TOOL_OK;
+  char temporary[PATH_MAX + 40];
+  const int descriptor = args_temporary(name, args_new_file, temporary, sizeof(temporary));
+  if (descriptor < 0) return log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
+  FILE *file = fdopen(descriptor, "w");
   if (!file) {
-    code = log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
-    free(temporary);
-    return code;
+    close(descriptor);
+    unlink(temporary);
+    return log_out_of_memory();
   }
-  code = write_stream(root, file, path);
+  int code = write_stream(root, file, path);
   int failed = code == TOOL_OK && fsync(fileno(file)) != 0;
   failed |= fclose(file) != 0;
   if (code == TOOL_OK && (failed || rename(temporary, name) != 0))
     code = log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
   if (code != TOOL_OK) unlink(temporary);
-  free(temporary);
   return code;
 }
 

@@ -44,39 +44,33 @@ void pictures_draw(pictures *p, const char *name, const char *plots) {
   }
 }
 
-/* The whole picture, or -1 with errno. */
-static int copy(int from, const char *path) {
+/* The whole picture, which becomes `path`; or -1 with errno. */
+static int copy(int from, const char *path, char *temporary, size_t size) {
   struct stat drawn;
-  FILE *file = fopen(path, "wx");
-  if (!file) return -1;
+  const int to = args_temporary(path, args_new_file, temporary, size);
+  if (to < 0) return -1;
   off_t at = 0;
   int failed = fstat(from, &drawn);
   while (!failed && at < drawn.st_size) {
-    const ssize_t sent = sendfile(fileno(file), from, &at, (size_t)(drawn.st_size - at));
+    const ssize_t sent = sendfile(to, from, &at, (size_t)(drawn.st_size - at));
     if (sent == 0) errno = EIO;
     failed = sent <= 0;
   }
-  failed = failed || fsync(fileno(file)) != 0;
+  failed = failed || fsync(to) != 0 || rename(temporary, path) != 0;
   const int cause = errno;
-  fclose(file);
-  if (failed) unlink(path);
+  close(to);
+  if (failed) unlink(temporary);
   errno = cause;
   return failed ? -1 : 0;
 }
 
 static int write_picture(const pictures *p, int i, const char *folder) {
-  char path[PATH_MAX], temporary[PATH_MAX + 32];
+  char path[PATH_MAX], temporary[PATH_MAX + 40];
   if (snprintf(path, sizeof(path), "%s/%s.%s", folder, p->names[i], types[i % 2]) >= (int)sizeof(path))
     return log_fail(TOOL_FAILED, "--plot: %s: %s", folder, strerror(ENAMETOOLONG));
-  snprintf(temporary, sizeof(temporary), "%s.%ld.tmp", path, (long)getpid());
   sigset_t before;
   interrupt_hold(&before);
-  int failed = copy(p->descriptors[i], temporary);
-  if (!failed && rename(temporary, path) != 0) {
-    failed = errno;
-    unlink(temporary);
-    errno = failed;
-  }
+  const int failed = copy(p->descriptors[i], path, temporary, sizeof(temporary));
   sigprocmask(SIG_SETMASK, &before, NULL);
   return failed ? log_fail(TOOL_FAILED, "--plot: %s: %s", path, strerror(errno)) : TOOL_OK;
 }
