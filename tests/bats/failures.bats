@@ -155,7 +155,7 @@ one_line() { # pattern
     "$DRAINTILE" synth checkpoint --hidden 2048 --intermediate 2048 --experts 256 --top-k 2 "$BATS_TEST_TMPDIR/big" \
       2>"$BATS_TEST_TMPDIR/err" 3>&- &
     sleep 0.2
-    [ -e "$BATS_TEST_TMPDIR/big.$!.tmp" ]
+    [ -e "$BATS_TEST_TMPDIR/big.$!.0.tmp" ]
     kill -$signal $!
     local code=0
     wait $! || code=$?
