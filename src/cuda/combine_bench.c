@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_threads.h"
 #include "combine_bench_rank.h"
 #include "comm/clock.h"
 #include "core/error.h"

@@ -24,10 +24,6 @@ int64_t dt_bench_offset_b(int32_t rank) {
   return 3000017LL * (rank + 1);
 }
 
-static dt_status allocate(void **pointer, size_t bytes, const char *what) {
-  return dt_cuda_check(cudaMalloc(pointer, bytes ? bytes : 16), what);
-}
-
 /* For the largest setting. The operands' values depend on the place in memory alone, so they serve every shape. */
 static dt_status make_memory(dt_bench_rank *r) {
   const dt_bench_sizes *most = &r->shared->sizes;
@@ -48,7 +44,7 @@ static dt_status make_memory(dt_bench_rank *r) {
                {(void **)&r->own_counts, 4 * (int64_t)r->shared->config.ranks * most->experts, "counts"}};
   dt_status status = DT_OK;
   for (size_t i = 0; i < sizeof table / sizeof *table && !status; i++)
-    status = allocate(table[i].pointer, (size_t)table[i].bytes, table[i].what);
+    status = dt_bench_allocate(table[i].pointer, (size_t)table[i].bytes, table[i].what);
   if (status) return status;
   cudaError_t error =
       cudaMemcpyAsync(r->block, r->shared->block, 2 * (size_t)DT_BENCH_PERIOD, cudaMemcpyHostToDevice, r->stream);
@@ -61,12 +57,7 @@ static dt_status make_memory(dt_bench_rank *r) {
 }
 
 static dt_status make_rank(dt_bench_rank *r) {
-  dt_status status = dt_comm_create_cuda(r->control, r->device, &r->comm);
-  if (status) return status;
-  r->control = NULL; /* the new endpoint's */
-  cudaError_t error = cudaSetDevice(r->device);
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking);
-  status = dt_cuda_check(error, "stream");
+  dt_status status = dt_bench_rank_open(r->device, &r->control, &r->comm, &r->stream);
   if (!status) status = make_memory(r);
   if (!status) status = dt_bench_watch_open(&r->watch, r->comm, r->stream);
   return status;
@@ -194,9 +185,7 @@ void dt_bench_rank_release(dt_bench_rank *r) {
   dt_combine_destroy(r->combine);
   cudaFree(r->a), cudaFree(r->b), cudaFree(r->block), cudaFree(r->packed), cudaFree(r->receive), cudaFree(r->expected);
   cudaFree(r->wrong), cudaFree(r->sampled), cudaFree(r->row_of_slot), cudaFree(r->weights), cudaFree(r->own_counts);
-  if (r->stream) cudaStreamDestroy(r->stream);
-  if (r->comm) dt_comm_destroy(r->comm);
-  if (r->control) dt_comm_destroy(r->control);
+  dt_bench_rank_close(r->control, r->comm, r->stream);
 }
 
 dt_status dt_bench_run_method(dt_bench_rank *r, int method) {

@@ -4,6 +4,7 @@
 
 #include <draintile/combine_bench.h>
 
+#include "bench_threads.h"
 #include "bench_watch.h"
 
 enum { DT_BENCH_CHECKED_ROWS = 48 /* sampled a rank */ };

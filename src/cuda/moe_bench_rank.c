@@ -9,10 +9,6 @@
 #include "core/error.h"
 #include "driver.h"
 
-static dt_status allocate(void **pointer, size_t bytes, const char *what) {
-  return dt_cuda_check(cudaMalloc(pointer, bytes ? bytes : 16), what);
-}
-
 /* Elements of the three matrices and of a row buffer. */
 static size_t matrix_elements(const dt_moe_bench_config *c) {
   return (size_t)(c->shape.experts / c->ranks) * (size_t)c->shape.hidden * (size_t)c->shape.intermediate;
@@ -44,7 +40,7 @@ static dt_status make_memory(dt_moe_bench_rank *r) {
       {&r->first, (samples + 1) * sizeof(int32_t), "choices"},
   };
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-    const dt_status status = allocate(parts[i].at, parts[i].bytes, parts[i].what);
+    const dt_status status = dt_bench_allocate(parts[i].at, parts[i].bytes, parts[i].what);
     if (status) return status;
   }
   r->partial = malloc(samples * (size_t)c->shape.hidden * sizeof *r->partial + 1);
@@ -81,12 +77,7 @@ static dt_status make_layer(dt_moe_bench_rank *r) {
 }
 
 dt_status dt_moe_bench_rank_open(dt_moe_bench_rank *r) {
-  dt_status status = dt_comm_create_cuda(r->control, r->rank, &r->comm);
-  if (status) return status;
-  r->control = NULL; /* the new endpoint's */
-  cudaError_t error = cudaSetDevice(r->rank);
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking);
-  status = dt_cuda_check(error, "stream");
+  dt_status status = dt_bench_rank_open(r->rank, &r->control, &r->comm, &r->stream);
   if (!status) status = make_memory(r);
   if (!status) status = make_layer(r);
   if (!status) status = dt_bench_watch_open(&r->watch, r->comm, r->stream);
@@ -102,9 +93,7 @@ dt_status dt_moe_bench_rank_close(dt_moe_bench_rank *r) {
                           r->weights, r->wrong, r->sampled_x, r->act, r->y,      r->choices,  r->first};
   for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) cudaFree(memory[i]);
   free(r->partial);
-  if (r->stream) cudaStreamDestroy(r->stream);
-  if (r->comm) dt_comm_destroy(r->comm);
-  if (r->control) dt_comm_destroy(r->control);
+  dt_bench_rank_close(r->control, r->comm, r->stream);
   return DT_OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include <draintile/moe_bench.h>
 
+#include "bench_threads.h"
 #include "bench_watch.h"
 #include "moe_bench_kernels.h"
 

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_threads.h"
 #include "core/error.h"
 #include "core/statistics.h"
 #include "driver.h"

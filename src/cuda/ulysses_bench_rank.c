@@ -26,10 +26,6 @@ static double from_bf16(uint16_t value) {
   return out;
 }
 
-static dt_status allocate(void **pointer, size_t bytes, const char *what) {
-  return dt_cuda_check(cudaMalloc(pointer, bytes ? bytes : 16), what);
-}
-
 static dt_status make_inputs(dt_ulysses_bench_rank *r) {
   const dt_attention_config *a = &r->shared->attention;
   const int64_t token = (int64_t)a->heads * a->head_dim;
@@ -38,7 +34,8 @@ static dt_status make_inputs(dt_ulysses_bench_rank *r) {
     dt_attention_rows runs[2];
     status = dt_attention_rows_in(a, r->shared->config->ranks, r->rank, t > 0, runs);
     if (!status)
-      status = allocate((void **)&r->inputs[t], 2 * (size_t)((runs[0].rows + runs[1].rows) * token), "operands");
+      status =
+          dt_bench_allocate((void **)&r->inputs[t], 2 * (size_t)((runs[0].rows + runs[1].rows) * token), "operands");
     for (int i = 0; i < 2 && !status; i++)
       status = dt_cuda_check(dt_bench_fill(r->inputs[t] + runs[i].local * token, runs[i].rows * token, r->block,
                                            DT_BENCH_PERIOD, offset_of(t) + runs[i].first * token, r->stream),
@@ -50,10 +47,10 @@ static dt_status make_inputs(dt_ulysses_bench_rank *r) {
 static dt_status make_memory(dt_ulysses_bench_rank *r) {
   const size_t block = 2 * (size_t)DT_BENCH_PERIOD;
   r->output_bytes = dt_window_bytes(r->ulysses->output, r->rank);
-  dt_status status = allocate((void **)&r->block, block, "block");
-  if (!status) status = allocate((void **)&r->expected, r->output_bytes, "expected rows");
-  if (!status) status = allocate((void **)&r->expected_beside, r->output_bytes, "expected rows");
-  if (!status) status = allocate((void **)&r->wrong, sizeof *r->wrong, "counter");
+  dt_status status = dt_bench_allocate((void **)&r->block, block, "block");
+  if (!status) status = dt_bench_allocate((void **)&r->expected, r->output_bytes, "expected rows");
+  if (!status) status = dt_bench_allocate((void **)&r->expected_beside, r->output_bytes, "expected rows");
+  if (!status) status = dt_bench_allocate((void **)&r->wrong, sizeof *r->wrong, "counter");
   if (status) return status;
   cudaError_t error = cudaMemcpyAsync(r->block, r->shared->block, block, cudaMemcpyHostToDevice, r->stream);
   status = dt_cuda_check(error, "memory");
@@ -81,16 +78,12 @@ static dt_status make_operators(dt_ulysses_bench_rank *r) {
 }
 
 static dt_status make_rank(dt_ulysses_bench_rank *r) {
-  dt_status status = dt_comm_create_cuda(r->control, r->device, &r->comm);
-  if (status) return status;
-  r->control = NULL; /* the new endpoint's */
-  cudaError_t error = cudaSetDevice(r->device);
   const int32_t ranks = r->shared->config->ranks, gpus = r->shared->result->gpus;
   int sms = 0;
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, r->device);
+  dt_status status = dt_bench_rank_open(r->device, &r->control, &r->comm, &r->stream);
+  if (!status)
+    status = dt_cuda_check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, r->device), "multiprocessors");
   r->sms = ranks > gpus ? sms / ((ranks + gpus - 1) / gpus) : 0;
-  if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking);
-  status = dt_cuda_check(error, "stream");
   if (!status) status = make_operators(r);
   if (!status) status = make_memory(r);
   return status ? status : dt_bench_watch_open(&r->watch, r->comm, r->stream);
@@ -106,9 +99,7 @@ void dt_ulysses_bench_release(dt_ulysses_bench_rank *r) {
   dt_ulysses_destroy(r->ulysses);
   for (int t = 0; t < 3; t++) cudaFree(r->inputs[t]);
   cudaFree(r->block), cudaFree(r->expected), cudaFree(r->expected_beside), cudaFree(r->wrong);
-  if (r->stream) cudaStreamDestroy(r->stream);
-  if (r->comm) dt_comm_destroy(r->comm);
-  if (r->control) dt_comm_destroy(r->control);
+  dt_bench_rank_close(r->control, r->comm, r->stream);
 }
 
 /* The live method that a graph holds; others: themselves. */

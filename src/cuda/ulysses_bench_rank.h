@@ -5,6 +5,7 @@
 
 #include <draintile/ulysses_bench.h>
 
+#include "bench_threads.h"
 #include "bench_watch.h"
 #include "ulysses.h"
 
