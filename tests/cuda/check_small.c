@@ -2,17 +2,22 @@
  * thousand times more, and what it looks for is in the first launch. A rank alone; what comes out is compared between
  * modes and schedules, the checks beside this one compare it with references.
  *
- *   check_small [combine] [moe] [moe-short] [attention]     default: all
+ *   check_small [--limit SECONDS] [combine] [moe] [moe-short] [attention] [held]     default: all
+ *
+ * --limit: of a layer's waits, 2 unless given.
  *
  * No GEMM is deeper than one round of the engine's stages, and in moe-short not even all tasks of a layer together, as
  * one cluster may draw them all: docs/testing.md. Exit code 77 without a Hopper GPU.
  */
 #include <draintile/combine.h>
 #include <draintile/cuda_attention.h>
+#include <draintile/ulysses.h>
 
 #include <string.h>
 
 #include "combine_support.h"
+#include "cuda/driver.h"
+#include "cuda/ulysses.h"
 #include "moe_layer_support.h"
 
 enum { EXPERTS = 3, ROWS = 300, N = 264, K = 72, TOKENS = 5, KV_TOKENS = 100, HEADS = 2, HEAD_DIM = 128 };
@@ -139,6 +144,66 @@ static dt_status attention(void) {
   return DT_OK;
 }
 
+/* Serial, then rows by way of the sending warp: those of a CTA's first tiles held back, for which memory runs short,
+ * then sent as they come, then held ones in the last round. A rank alone has only own rows, so these are said to be
+ * away. */
+static dt_status run_held(dt_ulysses *u, dt_ulysses_config *config, uint16_t *const inputs[3], size_t bytes) {
+  static const dt_ulysses_part parts[] = {DT_ULYSSES_WHOLE, DT_ULYSSES_FUSED, DT_ULYSSES_WHOLE};
+  uint16_t *expected = malloc(bytes), *seen = malloc(bytes);
+  uint32_t first = 0;
+  TRY(dt_ulysses_run(u, DT_ULYSSES_WHOLE, inputs[0], inputs[1], inputs[2], NULL));
+  TRY(dt_ulysses_check(u, NULL));
+  CUDA(cudaMemcpy(expected, dt_ulysses_output(u), bytes, cudaMemcpyDeviceToHost));
+  config->attention.schedule = DT_ATTENTION_PIGGYBACK;
+  config->attention.overlap_in = 1;
+  TRY(dt_ulysses_set_schedule(u, config));
+  u->holds = 1;
+  for (int32_t i = 0; i < u->attention.owners_count; i++) u->attention.owners[i].away = 1;
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    CUDA(dt_cuda_fill(dt_ulysses_output(u), 0xff, bytes));
+    CUDA(dt_cuda_fill(u->kept, 0xff, u->kept_bytes));
+    TRY(dt_ulysses_run(u, parts[i], inputs[0], inputs[1], inputs[2], NULL));
+    TRY(dt_ulysses_check(u, NULL));
+    CUDA(cudaMemcpy(seen, dt_ulysses_output(u), bytes, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(&first, u->kept, sizeof first, cudaMemcpyDeviceToHost));
+    if (memcmp(seen, expected, bytes) == 0 && first != UINT32_MAX && seen[0] != 0xffff) continue;
+    printf("FAIL held, run %d: %s\n", (int)i, first == UINT32_MAX ? "no row was held back" : "not the rows of serial");
+    return DT_ERR_INTERNAL;
+  }
+  free(expected), free(seen);
+  return DT_OK;
+}
+
+/* Six tiles a CTA, most of each head's second one without rows, so that there is memory for less than three; keys of so
+ * many blocks that rows are paced. */
+static dt_status held(dt_comm *comm) {
+  enum { ROWS_HELD = 200, KEYS_HELD = 1100, HEADS_HELD = 6, WIDTH = HEADS_HELD * HEAD_DIM };
+  uint16_t *host = malloc(2 * KEYS_HELD * WIDTH), *inputs[3];
+  dt_ulysses_config config;
+  dt_ulysses *made = NULL;
+  for (int t = 0; t < 3; t++) {
+    moe_fill(host, KEYS_HELD * WIDTH, (uint64_t)t + 3, 0);
+    CUDA(cudaMalloc((void **)&inputs[t], 2 * KEYS_HELD * WIDTH));
+    CUDA(dt_cuda_write(inputs[t], host, 2 * KEYS_HELD * WIDTH));
+  }
+  dt_ulysses_config_init(&config);
+  config.comm = comm;
+  config.attention.dtype = DT_DTYPE_BF16;
+  config.attention.tokens = ROWS_HELD;
+  config.attention.kv_tokens = KEYS_HELD;
+  config.attention.heads = config.attention.kv_heads = HEADS_HELD;
+  config.attention.head_dim = HEAD_DIM;
+  config.attention.schedule = DT_ATTENTION_SERIAL;
+  config.sms = 2;
+  config.timeout_s = 5;
+  TRY(dt_ulysses_create(&config, &made));
+  const dt_status status = run_held(made, &config, inputs, (size_t)(2 * ROWS_HELD * WIDTH));
+  dt_ulysses_destroy(made);
+  for (int t = 0; t < 3; t++) cudaFree(inputs[t]);
+  free(host);
+  return status;
+}
+
 static int say(const char *name, dt_status status) {
   printf("%-4s %s%s%s\n", status ? "FAIL" : "ok", name, status ? ": " : "", status ? dt_error_detail() : "");
   fflush(stdout);
@@ -153,11 +218,12 @@ static int wanted(const char *name, int argc, char **argv) {
 
 /* A word that names none would check nothing. */
 static int known(int argc, char **argv) {
-  static const char *const names[] = {"combine", "moe", "moe-short", "attention"};
+  static const char *const names[] = {"combine", "moe", "moe-short", "attention", "held"};
   for (int i = 1; i < argc; i++) {
     size_t n = 0;
     while (n < sizeof names / sizeof *names && strcmp(argv[i], names[n]) != 0) n++;
-    if (n == sizeof names / sizeof *names) return printf("FAIL %s: combine, moe, moe-short or attention\n", argv[i]), 0;
+    if (n == sizeof names / sizeof *names)
+      return printf("FAIL %s: combine, moe, moe-short, attention or held\n", argv[i]), 0;
   }
   return 1;
 }
@@ -168,21 +234,26 @@ int main(int argc, char **argv) {
   dt_comm_config config;
   dt_comm *control = NULL, *comm = NULL;
   int sms = 0, good = 1;
+  if (argc > 1 && strcmp(argv[1], "--limit") == 0) {
+    moe_timeout_s = argc > 2 ? atof(argv[2]) : 0;
+    if (!(moe_timeout_s > 0)) return printf("FAIL --limit: seconds\n"), 1;
+    argc -= 2;
+    argv += 2;
+  }
   if (!known(argc, argv)) return 1;
   if (moe_devices(&sms) == 0) {
     printf("skipped: no Hopper GPU\n");
     return MOE_SKIPPED;
   }
-  if (wanted("combine", argc, argv)) {
-    dt_comm_config_init(&config);
-    dt_status status = dt_comm_create_local(1, &config, &control);
-    if (!status) status = dt_comm_create_cuda(control, 0, &comm);
-    if (!status) status = combine(comm);
-    good &= say("combine", status);
-    dt_comm_destroy(comm ? comm : control);
-  }
+  dt_comm_config_init(&config);
+  dt_status status = dt_comm_create_local(1, &config, &control);
+  if (!status) status = dt_comm_create_cuda(control, 0, &comm);
+  if (status) return say("a rank alone", status), 1;
+  if (wanted("combine", argc, argv)) good &= say("combine", combine(comm));
+  if (wanted("held", argc, argv)) good &= say("held", held(comm));
   if (wanted("moe", argc, argv)) good &= moe_check_threads("moe", &shape, 1, sms, moe);
   if (wanted("moe-short", argc, argv)) good &= moe_check_threads("moe-short", &short_shape, 1, sms, moe);
   if (wanted("attention", argc, argv)) good &= say("attention", attention());
+  dt_comm_destroy(comm);
   return !good;
 }

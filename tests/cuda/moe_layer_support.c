@@ -221,6 +221,8 @@ dt_status moe_run_parts(moe_rank *r, dt_cuda_moe *moe) {
   return status;
 }
 
+double moe_timeout_s = 2;
+
 static dt_cuda_moe_config config_of(const moe_rank *r) {
   const moe_shape *s = r->shape;
   dt_cuda_moe_config config;
@@ -236,7 +238,7 @@ static dt_cuda_moe_config config_of(const moe_rank *r) {
   config.activation_limit = 7;
   config.schedule = DT_SCHEDULE_SERIAL;
   config.sms = r->sms;
-  config.timeout_s = 2;
+  config.timeout_s = moe_timeout_s;
   return config;
 }
 

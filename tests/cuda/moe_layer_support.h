@@ -29,7 +29,8 @@ typedef struct moe_input {
 } moe_input;
 
 typedef struct moe_rank moe_rank;
-/* A rank's part of a check. config: of the shape, schedule serial; waits of 2 s. */
+extern double moe_timeout_s; /* of a layer's waits: 2 */
+/* A rank's part of a check. config: of the shape, schedule serial; waits of moe_timeout_s. */
 typedef dt_status (*moe_work)(moe_rank *rank, const dt_cuda_moe_config *config, const dt_cuda_moe_weights *weights);
 
 struct moe_rank {
