@@ -119,6 +119,19 @@ static void test_shapes(void **state) {
     assert_int_equal(model.hidden, shape->hidden);
     assert_int_equal(model.intermediate, shape->intermediate);
   }
+  /* No ranks are for the price to refuse. */
+  dt_layer_model none;
+  dt_layer_costs costs;
+  dt_layer_answer answer;
+  int32_t count = 0;
+  int64_t tokens = 0;
+  memset(&costs, 0, sizeof costs);
+  dt_moe_shape_model(dt_moe_shape_at(0), 0, &none);
+  none.counts = &count;
+  none.tokens = &tokens;
+  assert_int_equal(dt_layer_price(&none, &costs, &(dt_layer_order){.schedule = DT_SCHEDULE_DIRECT}, 1, &answer),
+                   DT_ERR_ARGUMENT);
+  assert_ptr_equal(strstr(dt_error_detail(), "ranks: 0; 1 to 64"), dt_error_detail());
   assert_null(dt_moe_shape_at(-1));
   assert_null(dt_moe_shape_at(DT_MOE_SHAPES));
   assert_null(dt_moe_shape_find("mixtra"));

@@ -171,8 +171,9 @@ static void gpu_tracks_are_roles_of_multiprocessors(void **state) {
   dt_span spans[] = {
       {.begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_STALL, .track = dt_device_track(131, DT_ROLE_CONSUMER + 1)},
       {.begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_PUBLISH, .track = dt_device_track(0, DT_ROLE_RELEASE)},
-      {.begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_PLAN, .track = 0}};
-  dt_trace_rank rank = {.name = "wave", .device = 1, .spans = spans, .span_count = 3};
+      {.begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_PLAN, .track = 0},
+      {.begin_ns = 10, .end_ns = 20, .kind = DT_SPAN_PLAN, .track = -5}}; /* none of a multiprocessor */
+  dt_trace_rank rank = {.name = "wave", .device = 1, .spans = spans, .span_count = 4};
   assert_int_equal(dt_trace_write(path, &rank, 1), DT_OK);
   json_t *root = load(), *event;
   size_t i, named = 0;
@@ -185,7 +186,7 @@ static void gpu_tracks_are_roles_of_multiprocessors(void **state) {
     else
       named += strcmp(kind, "stall") == 0 || strcmp(kind, "publish") == 0 || strcmp(kind, "plan") == 0;
   }
-  assert_int_equal(named, 6);
+  assert_int_equal(named, 8);
   json_decref(root);
 }
 

@@ -67,7 +67,7 @@ static void write_metadata(FILE *out, int *first, int process, int track, const 
 static void name_track(const dt_trace_rank *rank, int track, char *name, size_t size) {
   static const char *const roles[DT_DEVICE_ROLES] = {"consumer 0", "consumer 1", "stores 0", "stores 1",
                                                      "loader",     "release",    "copies 0", "copies 1"};
-  if (rank->device && track == 0)
+  if (rank->device && track <= 0)
     snprintf(name, size, "kernels");
   else if (rank->device)
     snprintf(name, size, "SM %d %s", (track - 1) / DT_DEVICE_ROLES, roles[(track - 1) % DT_DEVICE_ROLES]);

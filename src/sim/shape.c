@@ -11,7 +11,7 @@ const dt_moe_shape *dt_moe_shape_find(const char *name) {
 void dt_moe_shape_model(const dt_moe_shape *shape, int32_t ranks, dt_layer_model *model) {
   dt_layer_model_init(model);
   model->ranks = ranks;
-  model->experts_per_rank = shape->experts / ranks;
+  model->experts_per_rank = ranks > 0 ? shape->experts / ranks : 0;
   model->top_k = shape->top_k;
   model->hidden = shape->hidden;
   model->intermediate = shape->intermediate;
