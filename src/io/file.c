@@ -34,6 +34,15 @@ static char *target_of(const char *path) {
   return NULL;
 }
 
+/* Beside `path`, of a long name its beginning: with the number it must still be a name. */
+static void temporary_name(char *name, size_t room, const char *path, int attempt) {
+  enum { NUMBER = 40 };
+  const char *slash = strrchr(path, '/');
+  const size_t folder = slash ? (size_t)(slash - path) + 1 : 0, most = folder + NAME_MAX - NUMBER;
+  const size_t length = strlen(path);
+  snprintf(name, room, "%.*s.%ld.%d.partial", (int)(length < most ? length : most), path, (long)getpid(), attempt);
+}
+
 static int new_file_open(const char *path, char **temporary) {
   const char *slash = strrchr(path, '/');
   const size_t room = strlen(path) + 64;
@@ -49,7 +58,7 @@ static int new_file_open(const char *path, char **temporary) {
   }
   int attempt = 0;
   do {
-    snprintf(name, room, "%s.%ld.%d.partial", path, (long)getpid(), attempt++);
+    temporary_name(name, room, path, attempt++);
     descriptor = open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
   } while (descriptor < 0 && errno == EEXIST && attempt < 1000);
   if (descriptor >= 0) {
@@ -71,7 +80,7 @@ static int name_beside(const char *path, int descriptor, char **temporary) {
   snprintf(from, sizeof from, "/proc/self/fd/%d", descriptor);
   int failed = -1;
   for (int attempt = 0; attempt < 1000 && failed; attempt++) {
-    snprintf(name, room, "%s.%ld.%d.partial", path, (long)getpid(), attempt);
+    temporary_name(name, room, path, attempt);
     failed = linkat(AT_FDCWD, from, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
     if (failed && errno != EEXIST) break;
   }

@@ -182,10 +182,12 @@ static dt_tensor_writer *new_writer(const char *path) {
   return NULL;
 }
 
-/* A rename would replace a device or a pipe by a file. */
+/* A rename would replace a device or a pipe by a file. What can have no name is known now, not at commit. */
 static dt_status check_target(const char *path) {
   struct stat about;
-  if (stat(path, &about) || S_ISREG(about.st_mode)) return DT_OK;
+  const int missing = stat(path, &about);
+  if (missing && (errno != ENOENT || !*path)) return io_error(path, "cannot create a file there", errno);
+  if (missing || S_ISREG(about.st_mode)) return DT_OK;
   return dt_fail(DT_ERR_IO, "%s: exists and is not a regular file; it cannot be replaced", path);
 }
 

@@ -235,3 +235,34 @@ load common
   after_kill trace simulate --ranks 2 --experts 8 --tokens 64 --gemm-rate 1e12 --trace trace
   [ -f tokens ] && [ -f trace ]
 }
+
+@test "names of outputs: as long as a name may be; what can be none is refused before anything runs" {
+  make_inputs 40
+  cd "$BATS_TEST_TMPDIR"
+  mkdir out
+  local longest
+  longest=out/$(printf '%0255d' 1)
+  "$DRAINTILE" synth qkv --tokens 40 --heads 4 --head-dim 16 qkv
+  written() { # command with the longest name last
+    "$@" "$longest" >/dev/null
+    [ -s "$longest" ]
+    rm "$longest"
+    [ -z "$(ls -A out)" ]
+  }
+  named_moe() { "$DRAINTILE" moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" --input "$BATS_FILE_TMPDIR/tokens.safetensors" \
+    "$@"; }
+  written named_moe --repeat 1 --output
+  written "$DRAINTILE" attention --input qkv --repeat 1 --output
+  written "$DRAINTILE" synth tokens --count 4 --hidden 8
+  written "$DRAINTILE" model --t0 1us --rate 1GB/s --capacity 1MiB --burst 1MiB --json
+  written "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 64 --gemm-rate 1e12 --trace
+  "$DRAINTILE" synth checkpoint --hidden 8 --intermediate 8 --experts 4 --top-k 2 "$longest"
+  [ -f "$longest/config.json" ]
+  rm -r out/*
+  run --separate-stderr timeout 20 "$DRAINTILE" moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" \
+    --input "$BATS_FILE_TMPDIR/tokens.safetensors" --repeat 10000 --link-rate 1kB/s --timeout 1h --output "${longest}0"
+  refused 3 '/0+10: cannot create a file there: File name too long'
+  run --separate-stderr timeout 20 "$DRAINTILE" attention --input qkv --repeat 10000 --link-rate 1kB/s --timeout 1h \
+    --output "${longest}0"
+  refused 3 '/0+10: cannot create a file there: File name too long'
+}

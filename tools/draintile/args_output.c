@@ -70,10 +70,12 @@ void args_follow(const char *path, char place[PATH_MAX]) {
 }
 
 int args_temporary(const char *path, int (*make)(const char *name), char *name, size_t size) {
-  enum { ATTEMPTS = 1000 };
+  enum { ATTEMPTS = 1000, NUMBER = 40 }; /* of a long name the beginning: with the number it must still be one */
+  const size_t length = strlen(path), most = (size_t)(base(path) - path) + NAME_MAX - NUMBER;
+  const int kept = (int)(length < most ? length : most);
   int made = -1;
   for (int attempt = 0; attempt < ATTEMPTS && made < 0; attempt++) {
-    if (snprintf(name, size, "%s.%ld.%d.tmp", path, (long)getpid(), attempt) >= (int)size) {
+    if (snprintf(name, size, "%.*s.%ld.%d.tmp", kept, path, (long)getpid(), attempt) >= (int)size) {
       errno = ENAMETOOLONG;
       return -1;
     }
