@@ -129,6 +129,18 @@ static void test_arguments(void **state) {
   assert_int_equal(dt_expert_reference(&e.weights, EXPERTS, e.x, ROWS, e.y), DT_ERR_ARGUMENT);
   assert_int_equal(dt_expert_reference(&e.weights, -1, e.x, ROWS, e.y), DT_ERR_ARGUMENT);
   assert_int_equal(dt_expert_reference(&e.weights, 0, e.x, 0, e.y), DT_OK);
+  /* Rows that no call can have: sizes of both signs, and one whose bytes would wrap round to few. */
+  const int64_t rows[] = {-1, INT64_MIN, (int64_t)INT32_MAX + 1, INT64_MAX, (int64_t)1 << 61};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    assert_int_equal(dt_expert_reference(&e.weights, 0, e.x, rows[i], e.y), DT_ERR_ARGUMENT);
+    assert_non_null(strstr(dt_error_detail(), "; allowed: 0 to 2147483647"));
+    for (int shared = 0; shared <= 1; shared++) {
+      dt_moe_weights weights = e.weights;
+      if (!shared) weights.shared_intermediate = 0;
+      assert_int_equal(dt_shared_reference(&weights, e.x, rows[i], e.y), DT_ERR_ARGUMENT);
+      assert_ptr_equal(strstr(dt_error_detail(), "rows: "), dt_error_detail());
+    }
+  }
   assert_int_equal(dt_sgemm_rate(0, 64, 1, &rate, &mean), DT_ERR_ARGUMENT);
   assert_int_equal(dt_sgemm_rate(1, 64, 0, &rate, &mean), DT_ERR_ARGUMENT);
   assert_int_equal(dt_sgemm_rate(1, 63, 1, &rate, &mean), DT_ERR_ARGUMENT);

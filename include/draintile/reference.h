@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* y[rows][H] = expert `index` of this rank (0 .. E - 1) on x[rows][H], both row-major, no rounding but float64's.
- * DT_ERR_ARGUMENT: no such expert. DT_ERR_MEMORY. */
+ * DT_ERR_ARGUMENT: no such expert, or rows beyond 0 to 2^31 - 1. DT_ERR_MEMORY. */
 dt_status dt_expert_reference(const dt_moe_weights *weights, int32_t index, const double *x, int64_t rows, double *y);
 /* The same for the shared expert, its gate included; zeros when the layer has none. */
 dt_status dt_shared_reference(const dt_moe_weights *weights, const double *x, int64_t rows, double *y);

@@ -77,6 +77,11 @@ static void first_half(const reference_space *space, const dt_moe_weights *weigh
   }
 }
 
+static dt_status check_rows(int64_t rows) {
+  if (rows >= 0 && rows <= INT32_MAX) return DT_OK;
+  return dt_fail(DT_ERR_ARGUMENT, "rows: %lld; allowed: 0 to %d", (long long)rows, INT32_MAX);
+}
+
 static dt_status run_expert(const dt_moe_weights *weights, const dt_expert *expert, int64_t middle, const double *x,
                             int64_t rows, double *y) {
   reference_space space;
@@ -98,16 +103,19 @@ static dt_status run_expert(const dt_moe_weights *weights, const dt_expert *expe
 dt_status dt_expert_reference(const dt_moe_weights *weights, int32_t index, const double *x, int64_t rows, double *y) {
   if (index < 0 || index >= weights->experts_per_rank)
     return dt_fail(DT_ERR_ARGUMENT, "index: %d; allowed: 0 to %d", index, weights->experts_per_rank - 1);
-  return run_expert(weights, &weights->experts[index], weights->intermediate, x, rows, y);
+  const dt_status status = check_rows(rows);
+  return status ? status : run_expert(weights, &weights->experts[index], weights->intermediate, x, rows, y);
 }
 
 dt_status dt_shared_reference(const dt_moe_weights *weights, const double *x, int64_t rows, double *y) {
   int64_t hidden = weights->hidden;
+  dt_status status = check_rows(rows);
+  if (status) return status;
   if (weights->shared_intermediate == 0) {
     memset(y, 0, (size_t)(rows * hidden) * sizeof(*y));
     return DT_OK;
   }
-  dt_status status = run_expert(weights, &weights->shared, weights->shared_intermediate, x, rows, y);
+  status = run_expert(weights, &weights->shared, weights->shared_intermediate, x, rows, y);
   for (int64_t row = 0; status == DT_OK && weights->shared_gate && row < rows; row++) {
     double logit = 0;
     for (int64_t i = 0; i < hidden; i++) logit += x[row * hidden + i] * weights->shared_gate[i];
