@@ -348,6 +348,7 @@ static void folders_and_configurations_that_are_wrong_are_refused(void **state) 
        "scoring_func: 'softmax'", "sigmoid"},
   };
   refuse_folder(DT_ERR_IO, folder, "config.json");
+  refuse_folder(DT_ERR_IO, "", "dir: \"\"");
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     write_text("config.json", cases[i].config);
     refuse_folder(DT_ERR_INPUT, cases[i].first, cases[i].second);

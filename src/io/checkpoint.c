@@ -51,6 +51,7 @@ static dt_status find_shards(dt_checkpoint *checkpoint) {
 }
 
 dt_status dt_checkpoint_open(const char *dir, dt_checkpoint **out) {
+  if (!*dir) return dt_fail(DT_ERR_IO, "dir: \"\"; a folder is needed"); /* or files of the root would be read */
   dt_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
   if (checkpoint) checkpoint->folder = strdup(dir);
   if (!checkpoint || !checkpoint->folder) {
