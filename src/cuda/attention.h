@@ -231,8 +231,8 @@ void dt_attention_plan_first(const dt_attention_shape *shape, int32_t ctas, dt_a
  * would wait for the warp without limit. Pure. */
 void dt_attention_plan_pace(const dt_cuda_attention *attention, const dt_attention_shape *shape,
                             dt_attention_kernel *kernel);
-/* Whether no tile is cut, nor causal, and the kernel takes so long that its links sleep if they carry nothing
- * meanwhile, which leaves the multiprocessors more power. Behind dt_attention_plan. Pure. */
+/* Whether rows may wait (paced; no tile is cut, nor causal), and the kernel takes so long that its links sleep if they
+ * carry nothing meanwhile, which leaves the multiprocessors more power. Behind dt_attention_plan. Pure. */
 int dt_attention_outlasts_links(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t ctas,
                                 const dt_attention_kernel *kernel);
 /* Whether rows that are away wait until the last rounds, as they do there, and when those begin. Behind

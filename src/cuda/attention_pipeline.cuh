@@ -180,16 +180,14 @@ DT_DEVICE int32_t dt_attention_ctas() {
   return ctas;
 }
 
-template <class C> DT_DEVICE int32_t dt_attention_first_tile(const dt_attention_kernel &a) {
-  return C::CUT ? 0 : C::CAUSAL ? (int32_t)atomicAdd(&a.header->next, 1u) : dt_attention_cta();
-}
 /* The next work of this CTA, number `sequence`; where tiles are cut, of those behind the first. Next: a tile; where
- * tiles are cut, how many whole ones there were. */
+ * tiles are cut, how many whole ones there were. Causal: the one whose ticket is drawn now; a ticket drawn a tile ahead
+ * would be one that whoever is through first cannot have. */
 template <class C>
 DT_DEVICE dt_attention_item dt_attention_next(const dt_attention_kernel &a, int32_t &next, uint32_t sequence) {
   /* One call of dt_attention_tile_at: the loader has few registers. */
   dt_attention_piece piece = {};
-  int32_t index = next, merge = DT_ATTENTION_WHOLE;
+  int32_t index = C::CAUSAL ? (int32_t)atomicAdd(&a.header->next, 1u) : next, merge = DT_ATTENTION_WHOLE;
   if constexpr (C::CUT) {
     const int32_t cta = dt_attention_cta(), pieces = (int32_t)sequence - next;
     const dt_attention_share share = a.shares[cta];
@@ -209,7 +207,7 @@ DT_DEVICE dt_attention_item dt_attention_next(const dt_attention_kernel &a, int3
       index += a.cut_tiles;
     next += piece.blocks == 0;
   } else {
-    next = C::CAUSAL ? dt_attention_first_tile<C>(a) : next + dt_attention_ctas();
+    next += dt_attention_ctas();
   }
   dt_attention_item item = dt_attention_tile_at<C>(a, index);
   if (piece.blocks > 0) {
@@ -338,7 +336,7 @@ template <class C> DT_DEVICE bool dt_attention_resumable(const dt_attention_kern
 template <class C> DT_DEVICE void dt_attention_load(const dt_attention_kernel &a, uint32_t shared) {
   typedef dt_attention_barriers<C> B;
   uint32_t k_step = 0, sequence = 0;
-  int32_t next = dt_attention_first_tile<C>(a);
+  int32_t next = C::CUT ? 0 : dt_attention_cta();
   for (;; sequence++) {
     dt_attention_item item;
     int32_t kv_head = 0;

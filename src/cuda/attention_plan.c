@@ -81,18 +81,24 @@ static void plan_runs(const dt_cuda_attention *attention, int32_t tile_rows, int
   plan_lead(attention, tile_rows, group, kernel->runs);
 }
 
-/* Heads whose K and V fit the L2 cache together take turns when tiles are dealt longest first. */
-enum { SECTION_BYTES = 24 << 20 };
-static int32_t head_section(const dt_cuda_attention *attention) {
+/* Causal: heads whose tiles are dealt together, longest first: as many as have their K and V in the L2 cache, but so
+ * many that a section has some tiles for every CTA, and all sections about the same number: what the last one leaves
+ * uneven stays so. Not where heads are waited for: all of a section's are needed at once. */
+enum { SECTION_BYTES = 24 << 20, SECTION_TILES = 3 };
+static int32_t head_section(const dt_cuda_attention *attention, int32_t tiles_per_head, int32_t ctas) {
   if (!attention->causal) {
     const int32_t most = attention->lead_heads < attention->heads ? attention->lead_heads : attention->heads;
     return most > 1 && attention->head_dim <= 128 ? most : 1;
   }
-  const int64_t bytes = 4 * attention->kv_tokens * attention->head_dim;
-  int64_t kv_heads = SECTION_BYTES / (bytes > 0 ? bytes : 1);
-  if (kv_heads < 1) kv_heads = 1;
-  const int64_t heads = kv_heads * (attention->heads / attention->kv_heads);
-  return heads < attention->heads ? (int32_t)heads : attention->heads;
+  const int64_t bytes = 4 * attention->kv_tokens * attention->head_dim, most = attention->heads;
+  const int64_t each = most >= attention->kv_heads ? most / attention->kv_heads : 1; /* that share a K and V */
+  const int64_t fit = SECTION_BYTES / (bytes > 0 ? bytes : 1) * each, tiles = tiles_per_head > 0 ? tiles_per_head : 1;
+  const int waits = attention->arrived != NULL && !attention->arrived_gates_stores;
+  if (waits && fit < most) return (int32_t)(fit > each ? fit : each);
+  const int64_t enough = (SECTION_TILES * ctas + tiles - 1) / tiles, least = fit > enough ? fit : enough;
+  if (most < 2 * least) return (int32_t)most;
+  const int64_t sections = most / least, heads = (most + sections - 1) / sections;
+  return (int32_t)((heads + each - 1) / each * each);
 }
 
 void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_shape *shape, int32_t cut, int32_t ctas,
@@ -103,7 +109,8 @@ void dt_attention_plan(const dt_cuda_attention *attention, const dt_attention_sh
   plan_runs(attention, 64 * shape->groups, 1, &next, kernel);
   plan_runs(attention, 64 * shape->groups, 0, &next, kernel);
   kernel->heads = attention->heads;
-  kernel->head_section = head_section(attention);
+  kernel->head_section =
+      head_section(attention, kernel->groups[0].tiles_per_head + kernel->groups[1].tiles_per_head, ctas);
   dt_attention_plan_uncut(kernel);
   if (!attention->causal && cut != 0) dt_attention_plan_cut(attention, shape, ctas, kernel);
   /* A kernel that waits for heads and goes on with tiles would not overlap the one before, which brings the rows, and
@@ -132,7 +139,8 @@ static int32_t rounds_of(const dt_attention_kernel *kernel, int32_t ctas) {
 int dt_attention_outlasts_links(const dt_cuda_attention *a, const dt_attention_shape *shape, int32_t ctas,
                                 const dt_attention_kernel *kernel) {
   static const double long_ns = 60e6; /* links sleep after 50 ms without traffic (nvidia-smi nvlink -gLowPwrInfo) */
-  return !a->causal && kernel->cut_tiles == 0 && rounds_of(kernel, ctas) * dt_attention_tile_ns(a, shape) >= long_ns;
+  return a->paced && !a->causal && kernel->cut_tiles == 0 &&
+         rounds_of(kernel, ctas) * dt_attention_tile_ns(a, shape) >= long_ns;
 }
 
 void dt_attention_plan_hold(const dt_cuda_attention *a, const dt_attention_shape *shape, int32_t ctas,

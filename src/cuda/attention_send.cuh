@@ -5,8 +5,8 @@
  * at a time, and as many after a while, so that a tile's are gone well before the next tile is done: so they leave
  * evenly, and hold up no loads. A CTA's last rows go as fast as the link takes them.
  *
- * Or they are held back: a long kernel's rows go to memory here until its last rounds, so that its links sleep meanwhile
- * (docs/ulysses.md). Then pieces of 32 rows come back, and go on, each so much after the one before.
+ * Or they are held back: a long kernel's rows go to memory here until its last rounds, so that its links sleep
+ * meanwhile (docs/ulysses.md). Then pieces of 32 rows come back, and go on, each so much after the one before.
  */
 #ifndef DT_CUDA_ATTENTION_SEND_CUH
 #define DT_CUDA_ATTENTION_SEND_CUH

@@ -2,7 +2,7 @@
  * first, what lies around and between their rows guarded; repeats must give the same bits. Exit code 77 without a
  * Hopper GPU.
  *
- *   check_attention [--repeats N | --only WORDS]
+ *   check_attention [--repeats N] [--only WORDS]
  *     --repeats: launches of the repeat test, 1000; --only: of the first problems those whose names have these words
  */
 #include <draintile/cuda_attention.h>
@@ -410,6 +410,7 @@ static const problem problems[] = {
     {"causal", 600, 600, 3, 3, 128, DT_DTYPE_BF16, 1, 1, 1, 0, 0},
     {"causal", 1000, 1000, 3, 3, 64, DT_DTYPE_BF16, 1, 1, 3, 0, 0},
     {"causal", 600, 600, 3, 3, 256, DT_DTYPE_BF16, 1, 1, 2, 0, 0},
+    {"causal, mapped", 515, 601, 3, 7, 128, DT_DTYPE_BF16, 1, 1, 1, 1, 0},
     {"causal, longer keys", 333, 1111, 4, 2, 128, DT_DTYPE_BF16, 1, 1, 2, 0, 0},
     {"causal, fully masked rows", 900, 300, 3, 3, 128, DT_DTYPE_BF16, 1, 1, 3, 0, 0},
     {"causal, fully masked rows", 900, 300, 3, 3, 64, DT_DTYPE_F16, 1, 1, 2, 0, 0},
@@ -428,6 +429,8 @@ static const problem problems[] = {
     {"SD3.5", 4429, 4429, 19, 19, 64, DT_DTYPE_BF16, 0, 1, 4, 0, 0},
     {"long", 20011, 20011, 5, 5, 128, DT_DTYPE_BF16, 0, 1, 2, 0, 0},
     {"long causal", 9001, 9001, 8, 2, 128, DT_DTYPE_BF16, 1, 1, 2, 0, 0},
+    {"long causal, sections", 9001, 9001, 18, 18, 128, DT_DTYPE_F16, 1, 1, 1, 0, 0},
+    {"long causal", 9001, 9001, 5, 5, 256, DT_DTYPE_BF16, 1, 1, 2, 0, 0},
     {"long", 9001, 9001, 4, 4, 256, DT_DTYPE_BF16, 0, 1, 2, 0, 0},
     {"large scores", 515, 601, 3, 3, 256, DT_DTYPE_BF16, 0, 100, 1, 0, 0},
     {"rising scores", 515, 1999, 3, 3, 64, DT_DTYPE_BF16, 0, 3, 1, 0, 30},
@@ -462,12 +465,13 @@ static int check_all_repeats(int repeats) {
 int main(int argc, char **argv) {
   int repeats = 1000;
   const char *only = "";
-  if (argc == 3 && strcmp(argv[1], "--repeats") == 0)
-    repeats = atoi(argv[2]);
-  else if (argc == 3 && strcmp(argv[1], "--only") == 0)
-    only = argv[2];
-  else if (argc > 1)
-    return fprintf(stderr, "check_attention [--repeats N | --only WORDS]\n"), 2;
+  for (int i = 1; i < argc; i += 2)
+    if (i + 1 < argc && strcmp(argv[i], "--repeats") == 0)
+      repeats = atoi(argv[i + 1]);
+    else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
+      only = argv[i + 1];
+    else
+      return fprintf(stderr, "check_attention [--repeats N] [--only WORDS]\n"), 2;
   int devices = 0, major = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     printf("no GPU: skipped\n");

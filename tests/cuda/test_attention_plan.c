@@ -270,7 +270,8 @@ static void test_when(void **state) {
   free(kernel);
 }
 
-/* Causal: longest tiles first, of as many heads in turn as have their k and v in 24 MB; no tile is cut. */
+/* Causal: longest tiles first, of as many heads in turn as have their k and v in 24 MB, if those have tiles enough; no
+ * tile is cut. */
 static void test_causal(void **state) {
   (void)state;
   dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
@@ -283,8 +284,67 @@ static void test_causal(void **state) {
   const dt_attention_shape shape = dt_attention_shape_of(&a);
   dt_attention_plan(&a, &shape, -1, 132, kernel);
   for (int32_t i = 0; i < 3; i++) assert_int_equal(kernel->runs[i].first, 1536 * (2 - i));
-  assert_int_equal(kernel->head_section, 2 * 10);
+  assert_int_equal(kernel->head_section, 24);
   assert_int_equal(kernel->cut_tiles, 0);
+  a.heads = 48, a.kv_heads = 24;
+  dt_attention_plan(&a, &shape, -1, 132, kernel);
+  assert_int_equal(kernel->head_section, 2 * 12); /* 10 would fit: two sections, no third of 4 */
+  static const uint32_t words[48];
+  a.tokens = a.kv_tokens = a.owners[0].rows = 32768; /* 16 MB of each k and v; 171 tiles */
+  a.owners_count = 1;
+  dt_attention_plan(&a, &shape, -1, 132, kernel);
+  assert_int_equal(kernel->head_section, 4); /* 396 tiles are three heads', and two share their k and v */
+  a.arrived = words;
+  dt_attention_plan(&a, &shape, -1, 132, kernel);
+  assert_int_equal(kernel->head_section, 2);
+  a.arrived = NULL;
+  a.heads = 3, a.kv_heads = 24; /* mapped: more heads of k and v than of q */
+  dt_attention_plan(&a, &shape, -1, 132, kernel);
+  assert_int_equal(kernel->head_section, 3);
+  free(kernel);
+}
+
+/* Blocks of the causal tile at place `index` of the order; one run. */
+static int32_t causal_blocks(const dt_attention_kernel *kernel, const dt_attention_shape *shape, int32_t tokens,
+                             int32_t index) {
+  int32_t head, tile;
+  dt_attention_place(kernel, 1, index, 0, &head, &tile);
+  const int32_t last = kernel->groups[1].tiles_per_head - 1 - tile, rows = 64 * shape->groups;
+  const int32_t seen = (last + 1) * rows < tokens ? (last + 1) * rows : tokens;
+  return (seen + shape->block - 1) / shape->block;
+}
+
+/* Causal tiles dealt in order, each to whoever is through first, end together, but for a few blocks: where a section
+ * had too few of them, or the last one fewer than the others, they would not. A tile's begin and end are worth four
+ * blocks. */
+static void test_balance(void **state) {
+  (void)state;
+  enum { CTAS = 132, BORDER = 4 };
+  static const struct {
+    int32_t tokens, head_dim, heads, per_cent; /* that the last one may be behind the mean */
+  } cases[] = {{4096, 128, 12, 2},  {8192, 128, 12, 2},  {16384, 128, 12, 2}, {8192, 128, 32, 3}, {8192, 128, 40, 3},
+               {32768, 128, 8, 2},  {65536, 128, 20, 2}, {8192, 64, 16, 3},   {8192, 64, 24, 3},  {16384, 64, 8, 4},
+               {8192, 256, 8, 2},   {8192, 256, 16, 2},  {16384, 256, 5, 4},  {2048, 128, 24, 3}, {12000, 128, 10, 4},
+               {16384, 128, 10, 4}, {8192, 256, 10, 4}};
+  dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
+  assert_non_null(kernel);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    dt_cuda_attention a = plain(cases[i].tokens, cases[i].head_dim, cases[i].heads);
+    a.causal = 1;
+    const dt_attention_shape shape = dt_attention_shape_of(&a);
+    dt_attention_plan(&a, &shape, -1, CTAS, kernel);
+    int64_t ends[CTAS] = {0}, total = 0, most = 0;
+    for (int32_t index = 0; index < kernel->groups[1].tiles; index++) {
+      int32_t first = 0;
+      for (int32_t c = 1; c < CTAS; c++)
+        if (ends[c] < ends[first]) first = c;
+      const int32_t worth = causal_blocks(kernel, &shape, cases[i].tokens, index) + BORDER;
+      ends[first] += worth;
+      total += worth;
+      if (ends[first] > most) most = ends[first];
+    }
+    assert_true((double)most * CTAS <= (1 + 0.01 * cases[i].per_cent) * (double)total);
+  }
   free(kernel);
 }
 
@@ -429,7 +489,9 @@ static void test_hold(void **state) {
     dt_attention_plan_hold(&a, &shape, 132, kernel);
     assert_int_equal(kernel->held_most, 0);
     kernel->cut_tiles = 0;
-    kernel->paced = 0;
+    assert_int_equal(dt_attention_outlasts_links(&a, &shape, 132, kernel), 1);
+    kernel->paced = a.paced = 0; /* rows leave at once: links do not sleep, however long it takes */
+    assert_int_equal(dt_attention_outlasts_links(&a, &shape, 132, kernel), 0);
     dt_attention_plan_hold(&a, &shape, 132, kernel);
     assert_int_equal(kernel->held_most, 0);
   }
@@ -469,9 +531,9 @@ static void test_places(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces),  cmocka_unit_test(test_when),
-                                     cmocka_unit_test(test_waiting), cmocka_unit_test(test_causal),
-                                     cmocka_unit_test(test_own),     cmocka_unit_test(test_pace),
-                                     cmocka_unit_test(test_hold),    cmocka_unit_test(test_places)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_pieces), cmocka_unit_test(test_when),   cmocka_unit_test(test_waiting),
+      cmocka_unit_test(test_causal), cmocka_unit_test(test_own),    cmocka_unit_test(test_pace),
+      cmocka_unit_test(test_hold),   cmocka_unit_test(test_places), cmocka_unit_test(test_balance)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
