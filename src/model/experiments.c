@@ -139,32 +139,51 @@ static dt_status pilot_rate(const dt_probe_machine *machine, dt_design *design) 
   return DT_OK; /* the last and longest is the best there is */
 }
 
+/* The shortest of some isolated bursts, `bytes` of the design's, since whatever else the machine does only delays; the
+ * first that takes less than `enough_s` will do. */
+static dt_status pilot_isolated(const dt_probe_machine *machine, const dt_design *design, double bytes, double enough_s,
+                                double *issue_s) {
+  dt_design brief = *design;
+  brief.bursts = 4;
+  dt_probe_setting s = dt_design_setting(&brief, DT_FIT_DRAINED, 1, bytes, 0);
+  *issue_s = INFINITY;
+  for (int repeat = 0; repeat < 5 && *issue_s >= enough_s; repeat++) {
+    dt_probe_result result;
+    dt_status status = machine->run(machine->context, &s, &result);
+    if (status) return status;
+    *issue_s = fmin(*issue_s, result.issue_s);
+  }
+  return DT_OK;
+}
+
 dt_status dt_design_pilot(const dt_probe_machine *machine, dt_design *design) {
   dt_status status = pilot_rate(machine, design);
   if (status || design->producer_bytes > 0) return status;
   /* Isolated bursts, each twice the last, until one takes half of V/R: V is then about 2 Q. */
   double bytes = 2e-3 * design->bytes_per_s / design->producers; /* queues hold at least about a millisecond */
+  double issue_s = 0.0, longer_s;
   for (int step = 0; step < 8; step++, bytes *= 2.0) {
     design->producer_bytes = (int64_t)(bytes / (double)design->unit_bytes + 1.0) * design->unit_bytes;
-    dt_design brief = *design;
-    brief.bursts = 4;
-    dt_probe_setting s = dt_design_setting(&brief, DT_FIT_DRAINED, 1, 1, 0);
-    double issue_s = INFINITY;
-    for (int repeat = 0; repeat < 5; repeat++) { /* the shortest: whatever else the machine does only delays */
-      dt_probe_result result;
-      status = machine->run(machine->context, &s, &result);
-      if (status) return status;
-      issue_s = fmin(issue_s, result.issue_s);
-    }
     double volume = (double)design->producers * (double)design->producer_bytes;
+    double stall_s = 0.4 * volume / design->bytes_per_s;
+    status = pilot_isolated(machine, design, 1, stall_s, &issue_s);
+    if (status) return status;
     double capacity = volume - design->bytes_per_s * issue_s;
     design->capacity_bytes = fmax(capacity, 0.0);
-    if (issue_s < 0.4 * volume / design->bytes_per_s) continue;
+    if (issue_s < stall_s) continue;
     int64_t units = (int64_t)(1.7 * fmax(capacity, 0.25 * volume) / design->producers / (double)design->unit_bytes);
     design->producer_bytes = (units < 1 ? 1 : units) * design->unit_bytes;
     return DT_OK;
   }
-  return DT_OK; /* nothing stalls: the fit will say that there is no capacity */
+  /* Twice that is the longest the design has. Behind a queue that it fills it would take 1.75 times as long a byte or
+   * more; else, or if it hardly takes any of V/R, nothing stalls, which a long run would only say later. */
+  const double volume = 2.0 * design->producers * (double)design->producer_bytes;
+  const double least_s = fmax(1.5 * 2.0 * issue_s, 0.05 * volume / design->bytes_per_s);
+  status = pilot_isolated(machine, design, 2, least_s, &longer_s);
+  if (!status && longer_s < least_s)
+    status =
+        dt_fail(DT_ERR_INPUT, "samples: no isolated burst of up to %.0f bytes stalls; Q needs some that do", volume);
+  return status;
 }
 
 dt_status dt_experiments_run(const dt_probe_machine *machine, const dt_experiments *experiments, int32_t rounds,
