@@ -260,6 +260,96 @@ static void dense_layers_lie_between(void **state) {
   dt_model_config_free(&c);
 }
 
+static int is_scale(const char *name) {
+  const size_t length = strlen(name), end = strlen("_scale_inv");
+  return length > end && strcmp(name + length - end, "_scale_inv") == 0;
+}
+
+/* The fp8 folder with scales of another type, or in float32 what these hold. */
+static void write_scales(dt_dtype dtype, int as_f32) {
+  dt_tensor_file *from = NULL;
+  dt_tensor_writer *to = NULL;
+  dt_tensor_spec specs[256];
+  char path[300];
+  assert_int_equal(dt_tensor_file_open(GOLDEN "deepseek_v3-fp8/model.safetensors", &from), DT_OK);
+  const size_t count = dt_tensor_file_count(from);
+  assert_true(count <= sizeof specs / sizeof *specs);
+  for (size_t i = 0; i < count; i++) {
+    dt_tensor t;
+    assert_int_equal(dt_tensor_file_get(from, dt_tensor_file_name(from, i), &t), DT_OK);
+    specs[i] = (dt_tensor_spec){.name = t.name, .dtype = t.dtype, .dims = t.dims};
+    memcpy(specs[i].shape, t.shape, sizeof t.shape);
+    if (is_scale(t.name) && !as_f32) specs[i].dtype = dtype;
+  }
+  snprintf(path, sizeof path, "%s/model.safetensors", folder);
+  assert_int_equal(dt_tensor_writer_create(path, specs, count, &to), DT_OK);
+  for (size_t i = 0; i < count; i++) {
+    dt_tensor t;
+    assert_int_equal(dt_tensor_file_get(from, specs[i].name, &t), DT_OK);
+    const int64_t rows = t.dims ? t.shape[0] : 1;
+    const size_t values = is_scale(t.name) ? t.bytes / sizeof(float) : 0;
+    uint16_t *narrow = malloc((values + 1) * sizeof *narrow);
+    float *wide = malloc((values + 1) * sizeof *wide);
+    for (size_t v = 0; v < values; v++) { /* powers of two within float16 are the same in all types */
+      uint32_t bits;
+      const float scale = ldexpf(1.0f, -(int)((i + v) % 12));
+      memcpy(&bits, &scale, sizeof bits);
+      narrow[v] = dtype == DT_DTYPE_BF16 ? (uint16_t)(bits >> 16) : (uint16_t)(((bits >> 23) - 112) << 10);
+      wide[v] = scale;
+    }
+    const void *data = !values ? t.data : as_f32 ? (const void *)wide : narrow;
+    assert_int_equal(dt_tensor_writer_rows(to, t.name, 0, rows, data), DT_OK);
+    free(narrow);
+    free(wide);
+  }
+  assert_int_equal(dt_tensor_writer_commit(to), DT_OK);
+  dt_tensor_file_close(from);
+}
+
+static void widen_layer(int32_t ranks, int32_t rank, float *out) {
+  dt_checkpoint *checkpoint = NULL;
+  dt_layer *layer = NULL;
+  assert_int_equal(dt_checkpoint_open(folder, &checkpoint), DT_OK);
+  if (dt_checkpoint_layer(checkpoint, 1, rank, ranks, &layer)) fail_msg("%s", dt_error_detail());
+  const dt_moe_weights *w = &layer->weights;
+  for (int32_t e = 0; e <= w->experts_per_rank; e++) {
+    const dt_expert *expert = e < w->experts_per_rank ? &w->experts[e] : &w->shared;
+    const dt_matrix *const matrices[] = {&expert->gate, &expert->up, &expert->down};
+    for (int m = 0; m < 3; m++) {
+      assert_int_equal(matrices[m]->dtype, DT_DTYPE_F8_E4M3);
+      assert_non_null(matrices[m]->scales);
+      dt_matrix_widen(matrices[m], 0, matrices[m]->rows, out);
+      out += matrices[m]->rows * matrices[m]->cols;
+    }
+  }
+  dt_layer_free(layer);
+  dt_checkpoint_close(checkpoint);
+}
+
+/* Qwen's own fp8 checkpoints have their scales in bf16, some in f16. */
+static void scales_may_be_narrow(void **state) {
+  (void)state;
+  enum { VALUES = (8 * 32 + 64) * 64 * 3 };
+  static float expected[VALUES], got[VALUES];
+  char command[1024];
+  snprintf(command, sizeof command, "cp %sdeepseek_v3-fp8/config.json %s", GOLDEN, folder);
+  assert_int_equal(system(command), 0);
+  for (dt_dtype dtype = DT_DTYPE_BF16; dtype <= DT_DTYPE_F16; dtype++)
+    for (int32_t ranks = 1; ranks <= 8; ranks *= 8)
+      for (int32_t rank = 0; rank < ranks; rank++) {
+        memset(expected, 0, sizeof expected);
+        memset(got, 0xff, sizeof got);
+        write_scales(dtype, 1);
+        widen_layer(ranks, rank, expected);
+        write_scales(dtype, 0);
+        widen_layer(ranks, rank, got);
+        const size_t values = (size_t)(8 / ranks * 32 + 64) * 64 * 3;
+        assert_memory_equal(got, expected, values * sizeof *got);
+      }
+  snprintf(command, sizeof command, "rm %s/config.json %s/model.safetensors", folder, folder);
+  assert_int_equal(system(command), 0);
+}
+
 static void refuse_layer(const dt_checkpoint *checkpoint, int32_t layer, int32_t rank, int32_t ranks, dt_status status,
                          const char *first, const char *second) {
   dt_layer *out = NULL;
@@ -525,6 +615,7 @@ int main(void) {
       cmocka_unit_test(fields_that_are_missing_have_their_defaults),
       cmocka_unit_test(factors_are_above_zero),
       cmocka_unit_test(dense_layers_lie_between),
+      cmocka_unit_test(scales_may_be_narrow),
       cmocka_unit_test(layers_and_ranks_that_do_not_fit_are_refused),
       cmocka_unit_test(folders_and_configurations_that_are_wrong_are_refused),
       cmocka_unit_test(tensors_that_are_missing_or_wrong_are_named),

@@ -1,5 +1,5 @@
 /* The MoE layer of one rank: views of its own experts' tensors, in whichever of the forms below the folder holds them.
- * Small vectors (router, biases) become float32 copies; matrices stay in the file. */
+ * Small arrays (router, biases, narrow scales) become float32 copies; matrices stay in the file. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,20 @@ static const float *copy_floats(loader *l, const dt_tensor *tensor, int64_t firs
   return out;
 }
 
-/* One matrix a tensor: plain, or fp8 with one scale a block in NAME_scale_inv. */
+static int64_t blocks_of(int64_t size, int64_t block) {
+  return (size + block - 1) / block;
+}
+
+/* Scales of the three matrices of one MLP in fp8. */
+static size_t count_scales(const dt_model_config *config, int64_t intermediate) {
+  if (config->scale_rows == 0 || config->scale_cols == 0) return 0;
+  const int64_t hidden = config->info.hidden, rows = config->scale_rows, cols = config->scale_cols;
+  return (size_t)(2 * blocks_of(intermediate, rows) * blocks_of(hidden, cols) +
+                  blocks_of(hidden, rows) * blocks_of(intermediate, cols));
+}
+
+/* One matrix a tensor: plain, or fp8 with one scale a block in NAME_scale_inv: in float32 where they lie, or, as Qwen's
+ * are, in bf16. */
 static dt_status load_matrix(loader *l, const char *name, int64_t rows, int64_t cols, dt_matrix *matrix) {
   const dt_model_config *config = l->config;
   dt_tensor tensor;
@@ -55,13 +68,13 @@ static dt_status load_matrix(loader *l, const char *name, int64_t rows, int64_t 
   *matrix = view(&tensor, 0, rows, cols, cols, 1);
   if (tensor.dtype != DT_DTYPE_F8_E4M3 || config->scale_rows == 0 || config->scale_cols == 0) return DT_OK;
   char scale_name[NAME + 16];
-  int64_t scale_rows = (rows + config->scale_rows - 1) / config->scale_rows;
-  int64_t scale_cols = (cols + config->scale_cols - 1) / config->scale_cols;
+  int64_t scale_rows = blocks_of(rows, config->scale_rows), scale_cols = blocks_of(cols, config->scale_cols);
   snprintf(scale_name, sizeof scale_name, "%s_scale_inv", name);
-  status = dt_checkpoint_tensor(l->checkpoint, scale_name, (int64_t[]){scale_rows, scale_cols}, 2, 1u << DT_DTYPE_F32,
-                                &tensor);
+  status =
+      dt_checkpoint_tensor(l->checkpoint, scale_name, (int64_t[]){scale_rows, scale_cols}, 2, DT_TYPES_FLOAT, &tensor);
   if (status != DT_OK) return status;
-  matrix->scales = tensor.data;
+  const int wide = tensor.dtype == DT_DTYPE_F32;
+  matrix->scales = wide ? tensor.data : copy_floats(l, &tensor, 0, scale_rows * scale_cols, 1);
   matrix->scale_rows = config->scale_rows;
   matrix->scale_cols = config->scale_cols;
   matrix->scale_stride = scale_cols;
@@ -308,6 +321,9 @@ dt_status dt_checkpoint_layer(dt_checkpoint *checkpoint, int32_t layer, int32_t 
   const dt_checkpoint_info *info = &checkpoint->config.info;
   size_t own = (size_t)(info->experts / ranks), experts = (size_t)info->experts, hidden = (size_t)info->hidden;
   size_t floats = experts * (hidden + 2) + hidden; /* router with bias or correction, shared gate */
+  const size_t scales = count_scales(&checkpoint->config, info->intermediate); /* at most 3 * 2^48 */
+  if (scales > SIZE_MAX / 64 / own) return dt_fail(DT_ERR_MEMORY, "%s: no memory for its scales", checkpoint->folder);
+  floats += own * scales + count_scales(&checkpoint->config, info->shared_intermediate);
   if (checkpoint->config.family == DT_FAMILY_GPT_OSS) floats += own * (2 * (size_t)info->intermediate + hidden);
   dt_layer *made = calloc(1, sizeof *made);
   char *memory = calloc(1, own * sizeof(dt_expert) + floats * sizeof(float));
