@@ -55,7 +55,8 @@ PLOT
     echo
     jq -L "$root/scripts" -r 'include "tables";
       "## \(.heads) heads of \(.head_dim) columns a GPU", "",
-      "\(.device) x \(.ranks), \(.repeat) samples a row, us. Floor \(.summary.floor_s | us) (quartiles " +
+      "\(.device) x \(.ranks), \([.rows[].samples_s | length] | if min == max then min
+        else "\(min) to \(max)" end) samples a row, us. Floor \(.summary.floor_s | us) (quartiles " +
         "\(.summary.floor_low_s | us) to \(.summary.floor_high_s | us)); M* measured \(.summary.least_tokens), " +
         "predicted \(.summary.least_tokens_predicted); \(if .summary.bit_equal
         then "every row equal to serial to the bit" else "rows differ from serial" end).",

@@ -1,6 +1,6 @@
 /* The benchmark of Ulysses attention on GPUs (draintile/ulysses.h): a thread a GPU, every method of one shape checked,
- * then timed in turns, to and fro. Where `kernel` is timed and a run takes 10 ms or more (docs/ulysses.md): method by
- * method, half of the samples forwards, half backwards, each behind runs of its own and some traffic. */
+ * then timed in turns, to and fro. Where a run takes 10 ms or more (docs/ulysses.md): method by method, in four blocks,
+ * forwards, backwards and so on, each block behind runs of its own, each run behind some traffic. */
 #ifndef DRAINTILE_ULYSSES_BENCH_H
 #define DRAINTILE_ULYSSES_BENCH_H
 
@@ -79,7 +79,7 @@ typedef struct dt_ulysses_timing {
 typedef struct dt_ulysses_bench {
   dt_ulysses_bench_config config; /* repeat as it was */
   dt_ulysses_timing timings[DT_ULYSSES_METHODS];
-  dt_ulysses_timing kernel_asleep; /* where methods come one by one: the kernel alone while links sleep; else NaN */
+  dt_ulysses_timing kernel_asleep; /* of such runs, where `kernel` is timed: alone while links sleep; else NaN */
   double max_relative_error;       /* sampled rows of heads of serial's output against float64; NaN: not finite */
   double flops;                    /* of the rank with most heads */
   int64_t in_bytes, out_bytes;     /* the most that a rank sends to others */

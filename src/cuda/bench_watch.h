@@ -24,7 +24,7 @@ void dt_bench_watch_close(dt_bench_watch *watch);
 dt_status dt_bench_watch_start(dt_bench_watch *watch, int together);
 /* Waits for what was queued since the start. */
 dt_status dt_bench_watch_stop(dt_bench_watch *watch, double *seconds);
-/* DT_ERR_TIMEOUT: a rank came more than five seconds late to a common start, and times say nothing. Waits likewise. */
+/* DT_ERR_TIMEOUT: a rank came more than five seconds late to a common start, and times say nothing. Behind a stop. */
 dt_status dt_bench_watch_check(const dt_bench_watch *watch);
 
 #endif

@@ -244,7 +244,7 @@ static const arg_option options[] = {
     OPT_INT("ranks", "W", "2", 2, 8, "GPUs of this machine"),
     OPT_INT("heads", "N", "4", 1, 64, "heads of 128 columns a rank"),
     OPT_INT("to", "S", "65536", 256, 65536, "longest sequence; the shortest has 256 tokens"),
-    OPT_INT("repeat", "N", "20", 4, 10000, "samples of each length"),
+    OPT_INT("repeat", "N", "20", 4, 10000, "samples of each length; more of runs of 10 ms and over"),
     OPTION_SEED,
     OPTION_JSON,
 };
