@@ -39,6 +39,16 @@ simulate() { # further options
   jq -e --arg chosen "$chosen" '.runs | min_by(.predicted_s).schedule == $chosen' <<<"$results"
 }
 
+@test "costs: a tile's time may be its weights' alone, but not by a memory's rate without a GEMM's" {
+  local costs=$BATS_TEST_TMPDIR/costs.json
+  echo '{"costs": {"l1_panel_s": 0.001}}' >"$costs"
+  "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 64 --costs "$costs" --json - |
+    jq -e '.runs[0].predicted_s > 0.001'
+  echo '{"costs": {"l2_row_s": 0.001}}' >"$costs"
+  run --separate-stderr "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 64 --costs "$costs" --memory-rate 1GB/s
+  refused 2 'l1_row_s: 0; allowed: more than 0'
+}
+
 @test "counts from a file: as many tokens as their slots need" {
   local counts=$BATS_TEST_TMPDIR/counts.json
   echo '{"counts": [[3, 0, 1, 3], [0, 4, 2, 0]]}' >"$counts"
@@ -72,8 +82,8 @@ simulate() { # further options
 }
 
 @test "with a platform of GPUs: options of CPUs are refused, none is passed over" {
-  for option in '--memory-rate 1GB/s' '--copy-rate 1GB/s' '--link-rate 1GB/s' '--link-capacity 1MiB' '--link-latency 1us' \
-    '--receiver-rate 1GB/s' '--cores 2' '--tile-m 64' '--tile-n 64' '--layout aligned' '--reduce-tokens 8' '--dtype f32'; do
+  for option in '--memory-rate 1GB/s' '--copy-rate 1GB/s' '--link-rate 1GB/s' '--link-capacity 1MiB' \
+    '--link-latency 1us' '--receiver-rate 1GB/s' '--cores 2' '--tile-m 64' '--tile-n 64' '--layout aligned' '--reduce-tokens 8' '--dtype f32'; do
     # shellcheck disable=SC2086  # two words
     run --separate-stderr "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 512 --workers 132 \
       --platform "$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json" $option

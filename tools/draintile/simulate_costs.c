@@ -65,8 +65,9 @@ static int check_gpu_options(const tool_args *args) {
   return TOOL_OK;
 }
 
+/* A fit of a small layer may give a tile's time to its weights alone. */
 static int no_tiles(const dt_sim_costs *costs) {
-  return costs->l1_base_s + costs->l1_row_s <= 0;
+  return costs->l1_base_s + costs->l1_row_s + costs->l1_panel_s <= 0;
 }
 
 static int read_platform(costs_reading *reading, const char *path) {
@@ -134,8 +135,9 @@ int simulate_costs_read(const tool_args *args, const counts_matrix *counts, simu
     reading.gemm_flop_per_s = reading.memory_bytes_per_s = 0;
   }
   if (code) return code;
+  const int known = costs->gpu || !no_tiles(&costs->tasks); /* the platform may know the link alone, rates the memory */
   from_rates(&reading);
-  if (!costs->gpu && no_tiles(&costs->tasks)) /* the platform may know the link alone */
+  if (!known && costs->tasks.l1_row_s <= 0)
     return log_fail(TOOL_USAGE,
                     "l1_row_s: 0; allowed: more than 0, by --gemm-rate, --costs or the platform's sim_l1_row_s");
   /* As the executors: dispatch keeps to a share of the buffer, so that direct stores, which would stall a worker, find
