@@ -110,7 +110,8 @@ table() { # jq program that prints lines
      [$all.sweep[] | select(setting == $s and .segment_bands == 1) | {c: .consumers, t: of("signal")}] as $swept |
      ($swept | min_by(.t)) as $c | ([$swept[] | select(.c == 16).t] | first) as $of_16 |
      "| \(.rows) | \(.n) | \(.experts) | \(.router) | \(of("loop-graph") | us) | \(grouped | us) | " +
-       "\(of("bulk") | us) | \(of("signal") | us) | \(if $of_16 then "\($c.t / $of_16 | three) (\($c.c))" else "-" end) | " +
+       "\(of("bulk") | us) | \(of("signal") | us) | " +
+       "\(if $of_16 then "\($c.t / $of_16 | three) (\($c.c))" else "-" end) | " +
        "\(of("gemm") | us) | \(of("gemm-reserved") | us) | \(of("direct") | us) |")'
   echo
   echo "## Orders of the bands"

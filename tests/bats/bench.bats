@@ -150,7 +150,9 @@ load common
 
 @test "bench moe: several models to a pipe are one JSON; without a row the results of an earlier run stay" {
   local platform="$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json"
-  priced() { timeout 60 "$DRAINTILE" bench moe --predict --platform "$platform" --tokens 64 --model olmoe,mixtral "$@"; }
+  priced() {
+    timeout 60 "$DRAINTILE" bench moe --predict --platform "$platform" --tokens 64 --model olmoe,mixtral "$@"
+  }
   priced --json - | jq -es 'length == 1 and (.[0].rows | length) == 2'
   mkfifo "$BATS_TEST_TMPDIR/pipe"
   jq -es 'length == 1 and (.[0].rows | length) == 2' <"$BATS_TEST_TMPDIR/pipe" 3>&- &

@@ -83,7 +83,8 @@ simulate() { # further options
 
 @test "with a platform of GPUs: options of CPUs are refused, none is passed over" {
   for option in '--memory-rate 1GB/s' '--copy-rate 1GB/s' '--link-rate 1GB/s' '--link-capacity 1MiB' \
-    '--link-latency 1us' '--receiver-rate 1GB/s' '--cores 2' '--tile-m 64' '--tile-n 64' '--layout aligned' '--reduce-tokens 8' '--dtype f32'; do
+    '--link-latency 1us' '--receiver-rate 1GB/s' '--cores 2' '--tile-m 64' '--tile-n 64' '--layout aligned' \
+    '--reduce-tokens 8' '--dtype f32'; do
     # shellcheck disable=SC2086  # two words
     run --separate-stderr "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 512 --workers 132 \
       --platform "$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json" $option

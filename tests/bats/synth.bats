@@ -57,7 +57,7 @@ load common
   make --hidden 8 empty
   make --hidden 8 --seed 1 model
   local before after
-  for name in notes.txt modelling sub; do
+  for name in notes.txt modelling model.safetensors.orig model-1-of-2.safetensors~ model-mine.safetensors sub; do
     [ $name = sub ] && mkdir model/sub || echo mine >model/$name
     before=$(find model | sort)
     run --separate-stderr make --hidden 8 model

@@ -175,8 +175,10 @@ static void remove_folder(const char *folder) {
 }
 
 static bool is_written_here(const char *name) {
-  return strcmp(name, "config.json") == 0 || strncmp(name, "model.safetensors", 17) == 0 ||
-         (strncmp(name, "model-", 6) == 0 && strstr(name, ".safetensors"));
+  int end = 0;
+  sscanf(name, "model-%*[0-9]-of-%*[0-9].safetensors%n", &end);
+  return (end > 0 && !name[end]) || strcmp(name, "model.safetensors") == 0 ||
+         strcmp(name, "model.safetensors.index.json") == 0 || strcmp(name, "config.json") == 0;
 }
 
 /* What the folder holds of its user's; false: nothing. */
