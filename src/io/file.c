@@ -12,10 +12,16 @@
 
 #include "core/error.h"
 
-/* A pipe or a device (/dev/null) is written as it is: renaming would replace it by a file. */
+bool dt_is_mount(const char *path) {
+  struct statx found;
+  return statx(AT_FDCWD, path, 0, STATX_TYPE, &found) == 0 && (found.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+}
+
+/* A pipe or a device (/dev/null) is written as it is: renaming would replace it by a file. A file that is mounted, as
+ * containers do, cannot be replaced either. */
 static bool is_special(const char *path) {
   struct stat found;
-  return stat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode);
+  return stat(path, &found) == 0 && !S_ISDIR(found.st_mode) && (!S_ISREG(found.st_mode) || dt_is_mount(path));
 }
 
 /* What a link leads to, also where nothing is yet: a rename would replace the link itself, /dev/stdout for one. */

@@ -1,5 +1,5 @@
 /* Output files that are whole or absent: written without a name or under a temporary one beside the target, then
- * renamed. A target that is a pipe or a device is written as it is. Input texts of bounded size. */
+ * renamed. A target that is a pipe, a device or mounted by itself is written as it is. Input texts of bounded size. */
 #ifndef DT_IO_FILE_H
 #define DT_IO_FILE_H
 
@@ -14,6 +14,9 @@ int dt_new_file_open(const char *path, char **temporary);
 /* Names it and renames it to `path`, or to what that leads to as a link, which stays. -1 with errno; where *temporary
  * is not NULL then, that name is to be removed. */
 int dt_new_file_rename(const char *path, int descriptor, char **temporary);
+
+/* A file that is mounted by itself, as containers do: it can be written, not replaced. */
+bool dt_is_mount(const char *path);
 
 typedef struct dt_output_file {
   FILE *stream;

@@ -223,7 +223,8 @@ load common
     local name=$1
     shift
     DRAINTILE=$DRAINTILE bash -c 'name=$1; shift
-      mkdir "$name.$$.tmp" && for i in 0 1; do echo stale >"$name.$$.$i.tmp"; done; exec "$DRAINTILE" "$@"' - "$name" "$@"
+      mkdir "$name.$$.tmp" && for i in 0 1; do echo stale >"$name.$$.$i.tmp"; done
+      exec "$DRAINTILE" "$@"' - "$name" "$@"
     [ "$(cat "$name".*.1.tmp)" = stale ]
     [ "$(ls -d "$name".* | wc -l)" -eq 3 ]
   }
@@ -249,8 +250,9 @@ load common
     rm "$longest"
     [ -z "$(ls -A out)" ]
   }
-  named_moe() { "$DRAINTILE" moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" --input "$BATS_FILE_TMPDIR/tokens.safetensors" \
-    "$@"; }
+  named_moe() {
+    "$DRAINTILE" moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" --input "$BATS_FILE_TMPDIR/tokens.safetensors" "$@"
+  }
   written named_moe --repeat 1 --output
   written "$DRAINTILE" attention --input qkv --repeat 1 --output
   written "$DRAINTILE" synth tokens --count 4 --hidden 8
@@ -265,4 +267,24 @@ load common
   run --separate-stderr timeout 20 "$DRAINTILE" attention --input qkv --repeat 10000 --link-rate 1kB/s --timeout 1h \
     --output "${longest}0"
   refused 3 '/0+10: cannot create a file there: File name too long'
+}
+
+@test "a file that is mounted by itself: written in place, or refused before anything runs" {
+  make_inputs 40
+  cd "$BATS_TEST_TMPDIR"
+  echo old >source
+  touch mounted
+  mount --bind source mounted 2>/dev/null || skip 'needs a root who may mount'
+  local failed=
+  {
+    "$DRAINTILE" model --t0 1us --rate 1GB/s --capacity 1MiB --burst 1MiB --json mounted >/dev/null &&
+      jq -e '.schema == "draintile-model"' mounted &&
+      "$DRAINTILE" simulate --ranks 2 --experts 8 --tokens 64 --gemm-rate 1e12 --trace mounted >/dev/null &&
+      jq -e '.traceEvents | length > 0' mounted
+  } || failed=yes
+  run --separate-stderr timeout 20 "$DRAINTILE" moe --checkpoint "$BATS_FILE_TMPDIR/checkpoint" \
+    --input "$BATS_FILE_TMPDIR/tokens.safetensors" --repeat 10000 --link-rate 1kB/s --timeout 1h --output mounted
+  umount mounted
+  [ -z "$failed" ]
+  refused 3 'mounted: a mount point; it cannot be replaced'
 }

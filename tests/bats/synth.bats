@@ -67,9 +67,18 @@ load common
     [ -z "$(find . -maxdepth 1 -name '*.tmp')" ]
     rm -r "model/$name"
   done
+  for name in . .. empty/. model/..; do
+    run --separate-stderr make --hidden 8 $name
+    refused 2 "$name: cannot be replaced; allowed: a folder in it"
+  done
   make --hidden 8 --shard-size 1kB model
   make --hidden 8 model
   [ "$(ls model | tr '\n' ' ')" = 'config.json model.safetensors ' ]
+  mkdir volume
+  mount -t tmpfs -o size=100k tmpfs volume 2>/dev/null || skip 'needs a root who may mount'
+  run --separate-stderr make --hidden 8 volume
+  umount volume
+  refused 2 'volume: cannot be replaced; allowed: a folder in it'
 }
 
 @test "qkv: grouped heads" {

@@ -111,6 +111,8 @@ const arg_value *args_list(const tool_args *args, const char *name);
 
 /* Where the last name of a path leads as a link, also to what is not there yet. */
 void args_follow(const char *path, char place[PATH_MAX]);
+/* A file that is mounted by itself, as containers do: it cannot be replaced, only written. */
+bool args_is_mount(const char *path);
 /* A new file (or folder) beside `path`, under a name that only this process writes to: PATH.PID.N.tmp, N from 0, past
  * those that a killed process of the same number left. make returns a descriptor (or 0), or -1 with errno; what it
  * returned for the first name that was free. */

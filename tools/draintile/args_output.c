@@ -12,6 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+bool args_is_mount(const char *path) {
+  struct statx found;
+  return statx(AT_FDCWD, path, 0, STATX_TYPE, &found) == 0 && (found.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+}
+
 /* A regular file is written beside its name, or beside what that leads to as a link, and renamed, so that its folder
  * decides; anything else is written itself. */
 int args_check_output(const arg_option *option, const char *path) {
@@ -24,7 +29,7 @@ int args_check_output(const arg_option *option, const char *path) {
   if (!missing && S_ISDIR(found.st_mode)) return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(EISDIR));
   char place[PATH_MAX];
   args_follow(path, place);
-  const bool itself = !missing && !S_ISREG(found.st_mode);
+  const bool itself = !missing && (!S_ISREG(found.st_mode) || args_is_mount(path));
   const bool writable = itself ? access(path, W_OK) == 0 : access(dirname(place), W_OK | X_OK) == 0;
   const int cause = errno;
   return writable ? TOOL_OK : log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(cause));

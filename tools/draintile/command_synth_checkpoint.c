@@ -210,6 +210,9 @@ static int check_target(const char *folder) {
   struct stat status;
   if (lstat(folder, &status) != 0) return TOOL_OK;
   if (!S_ISDIR(status.st_mode)) return log_fail(TOOL_USAGE, "%s: exists and is not a folder", folder);
+  const char *slash = strrchr(folder, '/'), *last = slash ? slash + 1 : folder;
+  if (args_is_mount(folder) || strcmp(last, ".") == 0 || strcmp(last, "..") == 0)
+    return log_fail(TOOL_USAGE, "%s: cannot be replaced; allowed: a folder in it", folder);
   DIR *directory = opendir(folder);
   if (!directory) return log_fail(TOOL_FAILED, "%s: %s", folder, strerror(errno));
   char name[NAME_MAX + 1];

@@ -170,7 +170,7 @@ bool json_is_stdout(const char *path) {
 
 bool json_is_replaced(const char *path) {
   struct stat found;
-  return path && !json_is_stdout(path) && (stat(path, &found) != 0 || S_ISREG(found.st_mode));
+  return path && !json_is_stdout(path) && (stat(path, &found) != 0 || S_ISREG(found.st_mode)) && !args_is_mount(path);
 }
 
 int json_write(json_t *root, const char *path) {
