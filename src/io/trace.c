@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/spans.h"
 #include "file.h"
 
 static const char *const kind_names[] = {"plan",   "dispatch", "L1",      "L2",   "store",     "segment", "reduce",
@@ -14,24 +15,6 @@ static const char *const kind_names[] = {"plan",   "dispatch", "L1",      "L2", 
 const char *dt_span_kind_name(dt_span_kind kind) {
   size_t at = (size_t)kind;
   return at < sizeof kind_names / sizeof *kind_names ? kind_names[at] : "unknown";
-}
-
-/* Slices of one track nest only if, sorted by begin, then longest first, each ends no later than the slice that is open
- * around it. */
-static int by_track(const void *a, const void *b) {
-  const dt_span *x = *(const dt_span *const *)a, *y = *(const dt_span *const *)b;
-  if (x->track != y->track) return x->track < y->track ? -1 : 1;
-  if (x->begin_ns != y->begin_ns) return x->begin_ns < y->begin_ns ? -1 : 1;
-  if (x->end_ns != y->end_ns) return x->end_ns > y->end_ns ? -1 : 1;
-  return 0;
-}
-
-static uint64_t earliest(const dt_trace_rank *ranks, size_t count) {
-  uint64_t first = UINT64_MAX;
-  for (size_t r = 0; r < count; r++)
-    for (size_t i = 0; i < ranks[r].span_count; i++)
-      if (ranks[r].spans[i].begin_ns < first) first = ranks[r].spans[i].begin_ns;
-  return first;
 }
 
 /* Of a text that is not UTF-8, cut within a character perhaps, only what is ASCII. */
@@ -113,7 +96,7 @@ static dt_status write_rank(FILE *out, int *first, int process, const dt_trace_r
     return dt_fail(DT_ERR_MEMORY, "trace: no memory for %zu spans", rank->span_count);
   }
   for (size_t i = 0; i < rank->span_count; i++) sorted[i] = &rank->spans[i];
-  qsort(sorted, rank->span_count, sizeof(const dt_span *), by_track);
+  qsort(sorted, rank->span_count, sizeof(const dt_span *), dt_span_order);
   write_names(out, first, process, rank, sorted);
 
   size_t depth = 0;
@@ -145,7 +128,7 @@ dt_status dt_trace_write(const char *path, const dt_trace_rank *ranks, size_t co
   dt_output_file file;
   dt_status status = dt_output_open(path, &file);
   if (status != DT_OK) return status;
-  uint64_t origin = earliest(ranks, count);
+  uint64_t origin = dt_spans_begin_ns(ranks, count);
   int first = 1;
   fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file.stream);
   for (size_t r = 0; r < count && status == DT_OK; r++)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/spans.h"
 #include "core/statistics.h"
 #include "fit_stages.h"
 #include "robust.h"
@@ -45,13 +46,6 @@ static sim_observation *add(observations *list, double y) {
   sim_observation *item = &list->items[list->count++];
   *item = (sim_observation){.y = y};
   return item;
-}
-
-static int by_track(const void *a, const void *b) {
-  const dt_span *x = *(const dt_span *const *)a, *y = *(const dt_span *const *)b;
-  if (x->track != y->track) return x->track < y->track ? -1 : 1;
-  if (x->begin_ns != y->begin_ns) return x->begin_ns < y->begin_ns ? -1 : 1;
-  return (x->end_ns < y->end_ns) - (x->end_ns > y->end_ns);
 }
 
 static int by_begin(const void *a, const void *b) {
@@ -147,7 +141,7 @@ static dt_status add_tasks(fitting *fit, const dt_trace_rank *trace, const dt_pl
     return no_memory();
   }
   dt_status status = DT_OK;
-  qsort((void *)fit->sorted, count, sizeof(void *), by_track);
+  qsort((void *)fit->sorted, count, sizeof(void *), dt_span_order);
   for (size_t i = 0; !status && i < count; i++) {
     const dt_span *span = fit->sorted[i];
     if (i == 0 || fit->sorted[i - 1]->track != span->track) forget(&held);

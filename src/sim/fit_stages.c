@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "core/spans.h"
 #include "core/statistics.h"
 
 enum { STAGES = 4 };
@@ -99,14 +100,6 @@ static double plan_seconds(const dt_trace_rank *traces, size_t count) {
   return ranks ? sum / ranks : -1.0;
 }
 
-static uint64_t earliest_begin(const dt_trace_rank *traces, size_t count) {
-  uint64_t earliest = UINT64_MAX;
-  for (size_t r = 0; r < count; r++)
-    for (size_t i = 0; i < traces[r].span_count; i++)
-      if (traces[r].spans[i].begin_ns < earliest) earliest = traces[r].spans[i].begin_ns;
-  return earliest;
-}
-
 dt_status sim_fit_stages(const dt_trace_rank *traces, size_t count, dt_sim_costs *costs) {
   double *gaps = malloc((count + 1) * STAGES * sizeof *gaps), *plans = malloc((count + 1) * sizeof *plans);
   if (!gaps || !plans) {
@@ -118,7 +111,7 @@ dt_status sim_fit_stages(const dt_trace_rank *traces, size_t count, dt_sim_costs
   for (size_t first = 0, end; first < count; first = end) {
     end = first + 1; /* a run: ranks ascend */
     while (end < count && traces[end].rank > traces[end - 1].rank) end++;
-    uint64_t origin = earliest_begin(&traces[first], end - first);
+    uint64_t origin = dt_spans_begin_ns(&traces[first], end - first);
     gap_count += (size_t)stage_gaps(&traces[first], end - first, origin, gaps + gap_count);
     double plan = plan_seconds(&traces[first], end - first);
     if (plan >= 0.0) plans[plan_count++] = plan;
