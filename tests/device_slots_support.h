@@ -1,5 +1,6 @@
 /* What the tests of both ways of placing slots share (src/cuda/plan_slots.h, src/cuda/moe_slots.h): equal to dt_slots
- * in every entry, for any number of blocks and warps. Each runs its phases in run_count and run_place. */
+ * in every entry, for any number of blocks and warps. Each includes its header before this one, says where a warp's
+ * scratch is, and runs its phases of placing. */
 #ifndef DT_DEVICE_SLOTS_SUPPORT_H
 #define DT_DEVICE_SLOTS_SUPPORT_H
 
@@ -9,7 +10,24 @@
 
 enum { ROUTINGS = 150, MOST_WARPS = 6 };
 
-static void run_count(const dt_device_slots *slots);
+static dt_slots_scratch scratch_of(const dt_device_slots *slots, int32_t *memory, const dt_team *team);
+
+static void run_count(const dt_device_slots *slots) {
+  dt_team team = {0, slots->warps, 0, slots->blocks};
+  int32_t *memory = take(dt_slots_count_bytes(slots), 1);
+#define PHASE(phase)                                                                                                   \
+  for (team.warp = 0; team.warp < team.warps; team.warp++) {                                                           \
+    dt_slots_scratch scratch = scratch_of(slots, memory, &team);                                                       \
+    phase(slots, &scratch, &team);                                                                                     \
+  }
+  for (team.block = 0; team.block < team.blocks; team.block++) {
+    memset(memory, 0xa5, dt_slots_count_bytes(slots));
+    DT_COUNT_PHASES(PHASE)
+  }
+#undef PHASE
+  free(memory);
+}
+
 /* counts: as counted, before they are cleared. warps: that place, where they need not be those that counted. */
 static void run_place(const dt_device_slots *slots, const int32_t *counts, int32_t warps);
 

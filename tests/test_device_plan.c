@@ -1,11 +1,11 @@
 /* The plan's device code, run on the host phase by phase (src/cuda/plan_warp.h): equal to dt_slots and dt_plan_create
  * in every entry, for any number of blocks and warps, and within its arrays when these are too small.
  * bench/device_plan.c repeats this on a GPU. */
-#include "device_plan_support.h"
-#include "device_slots_support.h"
-
 #include "cuda/plan_slots.h"
 #include "cuda/plan_table.h"
+
+#include "device_plan_support.h"
+#include "device_slots_support.h"
 
 #include <stdio.h>
 
@@ -14,20 +14,8 @@ enum { GUARD = 64 };
 /* Without padding at the end. */
 enum { SIZES_BYTES = offsetof(dt_device_plan_sizes, dispatch_count) + sizeof(int32_t) };
 
-static void run_count(const dt_device_slots *slots) {
-  dt_team team = {0, slots->warps, 0, slots->blocks};
-  int32_t *memory = take(dt_slots_count_bytes(slots), 1);
-#define PHASE(phase)                                                                                                   \
-  for (team.warp = 0; team.warp < team.warps; team.warp++) {                                                           \
-    dt_slots_scratch scratch = dt_slots_scratch_at(slots, memory, &team);                                              \
-    phase(slots, &scratch, &team);                                                                                     \
-  }
-  for (team.block = 0; team.block < team.blocks; team.block++) {
-    memset(memory, 0xa5, dt_slots_count_bytes(slots));
-    DT_COUNT_PHASES(PHASE)
-  }
-#undef PHASE
-  free(memory);
+static dt_slots_scratch scratch_of(const dt_device_slots *slots, int32_t *memory, const dt_team *team) {
+  return dt_slots_scratch_at(slots, memory, team);
 }
 
 static void run_place(const dt_device_slots *slots, const int32_t *counts, int32_t warps) {
