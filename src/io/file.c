@@ -17,6 +17,15 @@ bool dt_is_mount(const char *path) {
   return statx(AT_FDCWD, path, 0, STATX_TYPE, &found) == 0 && (found.stx_attributes & STATX_ATTR_MOUNT_ROOT);
 }
 
+bool dt_is_kept(const char *path) {
+  char place[PATH_MAX];
+  struct stat file, folder;
+  const uid_t user = geteuid();
+  if (user == 0 || !realpath(path, place) || stat(place, &file)) return false;
+  *(strrchr(place, '/') + 1) = '\0';
+  return stat(place, &folder) == 0 && (folder.st_mode & S_ISVTX) && file.st_uid != user && folder.st_uid != user;
+}
+
 /* A pipe or a device (/dev/null) is written as it is: renaming would replace it by a file. A file that is mounted, as
  * containers do, cannot be replaced either. */
 static bool is_special(const char *path) {

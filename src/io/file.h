@@ -17,6 +17,8 @@ int dt_new_file_rename(const char *path, int descriptor, char **temporary);
 
 /* A file that is mounted by itself, as containers do: it can be written, not replaced. */
 bool dt_is_mount(const char *path);
+/* A file of another user in a folder like /tmp, where everybody writes and nobody replaces what is not his. */
+bool dt_is_kept(const char *path);
 
 typedef struct dt_output_file {
   FILE *stream;

@@ -188,6 +188,7 @@ static dt_status check_target(const char *path) {
   const int missing = stat(path, &about);
   if (missing && (errno != ENOENT || !*path)) return io_error(path, "cannot create a file there", errno);
   if (!missing && dt_is_mount(path)) return dt_fail(DT_ERR_IO, "%s: a mount point; it cannot be replaced", path);
+  if (!missing && dt_is_kept(path)) return io_error(path, "another user's, cannot be replaced", EPERM);
   if (missing || S_ISREG(about.st_mode)) return DT_OK;
   return dt_fail(DT_ERR_IO, "%s: exists and is not a regular file; it cannot be replaced", path);
 }

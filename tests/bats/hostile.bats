@@ -288,3 +288,28 @@ load common
   [ -z "$failed" ]
   refused 3 'mounted: a mount point; it cannot be replaced'
 }
+
+@test "a file of another user in a folder like /tmp is refused before anything runs" {
+  [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null || skip 'needs a root who may be another'
+  local folder
+  folder=$(mktemp -d /tmp/dt-kept-XXXXXX)
+  chmod 1777 "$folder"
+  cp "$DATA"/../../bench/results/h200x2/platform.json "$folder/other"
+  chmod 666 "$folder/other"
+  "$DRAINTILE" synth qkv --tokens 40 --heads 4 --head-dim 16 "$folder/qkv"
+  ln -s other "$folder/link"
+  as_nobody() { timeout 20 setpriv --reuid 65534 --regid 65534 --clear-groups "$DRAINTILE" "$@"; }
+  as_nobody info >/dev/null 2>&1 || skip 'another user cannot run the command'
+  long() { as_nobody attention --input "$folder/qkv" --repeat 10000 --link-rate 1kB/s --timeout 1h "$@"; }
+  for name in other link; do
+    run --separate-stderr long --output "$folder/$name"
+    refused 3 "$name: another user's, cannot be replaced: Operation not permitted"
+    for option in --json --trace; do
+      run --separate-stderr long --output "$folder/own" $option "$folder/$name"
+      refused 3 "^draintile attention: $option: $folder/$name: Operation not permitted"
+    done
+  done
+  as_nobody attention --input "$folder/qkv" --repeat 1 --output "$folder/own" --json "$folder/results" >/dev/null
+  as_nobody attention --input "$folder/qkv" --repeat 1 --output "$folder/own" --json "$folder/results" >/dev/null
+  rm -r "$folder"
+}

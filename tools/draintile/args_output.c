@@ -17,24 +17,6 @@ bool args_is_mount(const char *path) {
   return statx(AT_FDCWD, path, 0, STATX_TYPE, &found) == 0 && (found.stx_attributes & STATX_ATTR_MOUNT_ROOT);
 }
 
-/* A regular file is written beside its name, or beside what that leads to as a link, and renamed, so that its folder
- * decides; anything else is written itself. */
-int args_check_output(const arg_option *option, const char *path) {
-  const char *name = option->name;
-  if (strcmp(path, "-") == 0)
-    return option->kind == ARG_RESULTS ? TOOL_OK : log_fail(TOOL_USAGE, "--%s: \"-\"; allowed: a file", name);
-  struct stat found;
-  const bool missing = stat(path, &found) != 0;
-  if (missing && errno != ENOENT) return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(errno));
-  if (!missing && S_ISDIR(found.st_mode)) return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(EISDIR));
-  char place[PATH_MAX];
-  args_follow(path, place);
-  const bool itself = !missing && (!S_ISREG(found.st_mode) || args_is_mount(path));
-  const bool writable = itself ? access(path, W_OK) == 0 : access(dirname(place), W_OK | X_OK) == 0;
-  const int cause = errno;
-  return writable ? TOOL_OK : log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(cause));
-}
-
 static bool is_same(const struct stat *a, const struct stat *b) {
   return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
@@ -72,6 +54,34 @@ void args_follow(const char *path, char place[PATH_MAX]) {
     memcpy(place + folder, target, (size_t)length);
     place[folder + (size_t)length] = 0;
   }
+}
+
+/* A file of another user in a folder like /tmp, where everybody writes and nobody replaces what is not his. */
+static bool is_kept(const struct stat *file, const char *place) {
+  struct stat folder;
+  const uid_t user = geteuid();
+  return user != 0 && file->st_uid != user && stat_folder(place, &folder) && (folder.st_mode & S_ISVTX) &&
+         folder.st_uid != user;
+}
+
+/* A regular file is written beside its name, or beside what that leads to as a link, and renamed, so that its folder
+ * decides; anything else is written itself. */
+int args_check_output(const arg_option *option, const char *path) {
+  const char *name = option->name;
+  if (strcmp(path, "-") == 0)
+    return option->kind == ARG_RESULTS ? TOOL_OK : log_fail(TOOL_USAGE, "--%s: \"-\"; allowed: a file", name);
+  struct stat found;
+  const bool missing = stat(path, &found) != 0;
+  if (missing && errno != ENOENT) return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(errno));
+  if (!missing && S_ISDIR(found.st_mode)) return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(EISDIR));
+  char place[PATH_MAX];
+  args_follow(path, place);
+  const bool itself = !missing && (!S_ISREG(found.st_mode) || args_is_mount(path));
+  if (!missing && !itself && is_kept(&found, place))
+    return log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(EPERM));
+  const bool writable = itself ? access(path, W_OK) == 0 : access(dirname(place), W_OK | X_OK) == 0;
+  const int cause = errno;
+  return writable ? TOOL_OK : log_fail(TOOL_FAILED, "--%s: %s: %s", name, path, strerror(cause));
 }
 
 int args_temporary(const char *path, int (*make)(const char *name), char *name, size_t size) {
