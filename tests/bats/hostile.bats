@@ -289,6 +289,30 @@ load common
   refused 3 'mounted: a mount point; it cannot be replaced'
 }
 
+@test "too little memory for what is read is no bad input" {
+  ! ldd "$DRAINTILE" | grep -q libasan || skip 'the address sanitizer reserves terabytes'
+  cd "$BATS_TEST_TMPDIR"
+  local platform=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json seen=0
+  jq -nc '{counts: [range(64) | [range(16384) | 1]]}' >counts
+  jq -nc '{schema: "draintile-verification", rows: [range(300000)]}' >residuals
+  limited() { # too little to start is no failure of the command
+    run --separate-stderr bash -c 'ulimit -v "$1"; shift; "$@" || { code=$?; [ $code -eq 127 ] || exit $code; }' - "$1" \
+      "$DRAINTILE" "${@:2}"
+  }
+  for limit in 22000 26000 30000 34000 38000 44000 50000 60000; do
+    for command in "plan --counts counts --experts-per-rank 256" "simulate --counts counts --gemm-rate 1e12" \
+      "model --platform $platform --producers 1 --producer-bytes 1" "calibrate --from $platform --plot pictures" \
+      "calibrate --from $platform --plot pictures --residuals residuals"; do
+      limited $limit $command
+      [ "$status" -eq 0 ] && continue
+      [[ $stderr == *gnuplot* || $stderr == *Fontconfig* ]] && continue # which has the same limit
+      refused 3 'memory'
+      seen=$((seen + 1))
+    done
+  done
+  [ $seen -gt 3 ]
+}
+
 @test "a file of another user in a folder like /tmp is refused before anything runs" {
   [ "$(id -u)" -eq 0 ] && command -v setpriv >/dev/null || skip 'needs a root who may be another'
   local folder

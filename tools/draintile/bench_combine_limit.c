@@ -18,7 +18,8 @@ int combine_platform_read(combine_platform *p, const char *path) {
       (combine_platform){.rate_bytes_per_s = NAN, .memory_bytes_per_s = NAN, .capacity_bytes = NAN, .constants_s = NAN};
   for (int i = 0; i < COMBINE_CONSTANTS; i++) p->constant_s[i] = NAN;
   if (!path) return TOOL_OK;
-  if (dt_platform_load(path, &p->platform)) return log_status(DT_ERR_INPUT, NULL);
+  const dt_status loaded = dt_platform_load(path, &p->platform);
+  if (loaded) return log_unread(loaded);
   p->rate_bytes_per_s = look_up(p->platform, "rate_bytes_per_s");
   p->memory_bytes_per_s = look_up(p->platform, "memory_bytes_per_s");
   p->capacity_bytes = look_up(p->platform, "capacity_bytes");

@@ -165,14 +165,13 @@ static void plot_isolated(pictures *p, const dt_platform *platform, const char *
   pictures_draw(p, "calibration-isolated", plots);
 }
 
-/* NULL after one line saying what is wrong. */
-static json_t *read_residuals(const char *path) {
-  json_t *root = json_read(path);
-  const char *schema = json_string_value(json_object_get(root, "schema"));
-  if (!root || (schema && strcmp(schema, "draintile-verification") == 0)) return root;
-  json_decref(root);
-  log_fail(TOOL_USAGE, "--residuals: %s: schema: another; allowed: draintile-verification", path);
-  return NULL;
+static int read_residuals(const char *path, json_t **root) {
+  const int code = json_read(path, root);
+  if (code) return code;
+  const char *schema = json_string_value(json_object_get(*root, "schema"));
+  if (schema && strcmp(schema, "draintile-verification") == 0) return TOOL_OK;
+  json_decref(*root);
+  return log_fail(TOOL_USAGE, "--residuals: %s: schema: another; allowed: draintile-verification", path);
 }
 
 /* 4: residuals of a verification. */
@@ -267,10 +266,11 @@ int plot_platform(const dt_platform *platform, const char *verification, const c
     return log_fail(TOOL_FAILED, "--plot: %s: %s", folder, strerror(cause));
   }
   close(descriptor);
-  json_t *residuals = verification ? read_residuals(verification) : NULL;
-  if (verification && !residuals) return TOOL_USAGE;
+  json_t *residuals = NULL;
+  int code = verification ? read_residuals(verification, &residuals) : TOOL_OK;
+  if (code) return code;
   pictures p;
-  int code = pictures_begin(&p);
+  code = pictures_begin(&p);
   if (code != TOOL_OK) {
     json_decref(residuals);
     return code;

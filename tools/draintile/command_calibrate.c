@@ -156,7 +156,7 @@ static int run_cuda(calibrate_job *job) {
 static int plot(const calibrate_job *job, const char *path) {
   dt_platform *platform = NULL;
   dt_status status = dt_platform_load(path, &platform);
-  if (status) return log_status(DT_ERR_INPUT, NULL);
+  if (status) return log_unread(status);
   int code = plot_platform(platform, args_text(job->args, "residuals"), args_text(job->args, "plot"));
   dt_platform_destroy(platform);
   return code;
@@ -176,7 +176,8 @@ static int run(const tool_args *args) {
   job.config.quick = args_set(args, "quick");
   job.config.seed = (uint64_t)args_int(args, "seed");
   job.config.producers = (int32_t)args_int(args, "producers");
-  if (verify && dt_platform_load(verify, &job.verified)) return log_status(DT_ERR_INPUT, NULL);
+  const dt_status loaded = verify ? dt_platform_load(verify, &job.verified) : DT_OK;
+  if (loaded) return log_unread(loaded);
   if (!verify && !job.output) job.output = "platform.json";
   int code = check_output(&job);
   if (code == TOOL_OK) code = args_choice(args, "device") == DEVICE_CPU ? run_cpu(&job) : run_cuda(&job);

@@ -22,7 +22,7 @@ typedef struct model_case {
 static int from_platform(const tool_args *args, dt_burst_model_interval *model) {
   dt_platform *platform;
   dt_status status = dt_platform_load(args_text(args, "platform"), &platform);
-  if (status) return log_status(DT_ERR_INPUT, NULL);
+  if (status) return log_unread(status);
   dt_platform_question question = {
       .producers = args_number(args, "producers"),
       .producer_bytes = args_number(args, "producer-bytes"),

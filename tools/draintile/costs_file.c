@@ -89,11 +89,12 @@ static int read_field(const char *path, const char *key, const json_t *value, dt
 }
 
 int costs_read(const char *path, dt_sim_costs *costs) {
-  json_t *root = json_read(path);
-  if (!root) return TOOL_USAGE;
+  json_t *root = NULL;
+  int code = json_read(path, &root);
+  if (code) return code;
   json_t *object = json_object_get(root, "costs"), *value;
   const char *key;
-  int code = json_is_object(object) ? TOOL_OK : log_fail(TOOL_USAGE, "%s: costs: allowed: an object of numbers", path);
+  code = json_is_object(object) ? TOOL_OK : log_fail(TOOL_USAGE, "%s: costs: allowed: an object of numbers", path);
   if (code == TOOL_OK) json_object_foreach(object, key, value) {
       code = read_field(path, key, value, costs);
       if (code) break;

@@ -49,10 +49,11 @@ static int read_matrix(const char *path, const json_t *matrix, counts_matrix *co
 }
 
 int counts_read(const char *path, counts_matrix *counts) {
-  json_t *root = json_read(path);
+  json_t *root = NULL;
   *counts = (counts_matrix){0};
-  if (!root) return TOOL_USAGE;
-  int code = read_matrix(path, json_object_get(root, "counts"), counts);
+  int code = json_read(path, &root);
+  if (code) return code;
+  code = read_matrix(path, json_object_get(root, "counts"), counts);
   json_decref(root);
   if (code) {
     free(counts->values);

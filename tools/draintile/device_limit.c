@@ -13,9 +13,10 @@ int device_machine_read(const char *path, device_machine *machine) {
   *machine = (device_machine){.rate_bytes_per_s = NAN, .memory_bytes_per_s = NAN, .constants_s = NAN};
   for (int i = 0; i < DEVICE_CONSTANTS; i++) machine->constant_s[i] = NAN;
   if (!path) return TOOL_OK;
-  if (dt_platform_load(path, &machine->platform)) return log_status(DT_ERR_INPUT, NULL);
+  dt_status status = dt_platform_load(path, &machine->platform);
+  if (status) return log_unread(status);
   dt_interval interval;
-  dt_status status = dt_platform_lookup(machine->platform, "rate_bytes_per_s", &interval);
+  status = dt_platform_lookup(machine->platform, "rate_bytes_per_s", &interval);
   if (!status) machine->rate_bytes_per_s = interval.value;
   if (!status) status = dt_platform_lookup(machine->platform, "memory_bytes_per_s", &interval);
   if (!status) machine->memory_bytes_per_s = interval.value;

@@ -96,22 +96,24 @@ static size_t read_some(void *buffer, size_t size, void *opaque) {
   return got || !ferror(file->stream) ? got : (size_t)-1;
 }
 
-json_t *json_read(const char *path) {
+int json_read(const char *path, json_t **out) {
   bounded_file file = {.stream = fopen(path, "re"), .left = DT_TEXT_MAX_BYTES};
-  if (!file.stream) {
-    log_fail(TOOL_USAGE, "%s: cannot be opened: %s", path, strerror(errno));
-    return NULL;
-  }
+  if (!file.stream) return log_fail(TOOL_USAGE, "%s: cannot be opened: %s", path, strerror(errno));
   json_error_t error;
+  int code = TOOL_OK;
+  errno = 0;
   json_t *root = json_load_callback(read_some, &file, JSON_REJECT_DUPLICATES, &error);
   if (!root && file.too_long)
-    log_fail(TOOL_USAGE, "%s: more than %d bytes; allowed: a text file", path, DT_TEXT_MAX_BYTES);
+    code = log_fail(TOOL_USAGE, "%s: more than %d bytes; allowed: a text file", path, DT_TEXT_MAX_BYTES);
   else if (!root && ferror(file.stream))
-    log_fail(TOOL_USAGE, "%s: cannot be read: %s", path, strerror(errno));
+    code = log_fail(TOOL_USAGE, "%s: cannot be read: %s", path, strerror(errno));
+  else if (!root && (errno == ENOMEM || !error.text[0])) /* jansson blames the text, or says nothing */
+    code = log_fail(TOOL_FAILED, "%s: no memory to read it", path);
   else if (!root)
-    log_fail(TOOL_USAGE, "%s: line %d: %s", path, error.line, error.text);
+    code = log_fail(TOOL_USAGE, "%s: line %d: %s", path, error.line, error.text);
   fclose(file.stream);
-  return root;
+  *out = root;
+  return code;
 }
 
 static int write_stream(const json_t *root, FILE *file, const char *name) {

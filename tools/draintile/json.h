@@ -24,9 +24,9 @@ json_t *json_named_figures(const char *const *names, const double *values, size_
 json_t *json_wholes(const int64_t *values, size_t count);
 json_t *json_wholes32(const int32_t *values, size_t count);
 
-/* A JSON file without duplicate keys, at most DT_TEXT_MAX_BYTES (draintile/platform.h). NULL after one line saying what
- * is wrong. Released by json_decref. */
-json_t *json_read(const char *path);
+/* A JSON file without duplicate keys, at most DT_TEXT_MAX_BYTES (draintile/platform.h). Returns an exit code, having
+ * said what is wrong. Released by json_decref. */
+int json_read(const char *path, json_t **root);
 
 /* Of --json, NULL where not given: "-", or a name of the file that standard output is. What would be printed there is
  * left out, or goes to standard error. */

@@ -65,6 +65,10 @@ int log_exit_code(dt_status status) {
   }
 }
 
+int log_unread(dt_status status) {
+  return log_status(status == DT_ERR_MEMORY ? status : DT_ERR_INPUT, NULL);
+}
+
 int log_status(dt_status status, const char *subject) {
   const char *detail = dt_error_detail();
   if (!*detail) detail = dt_status_text(status);

@@ -15,6 +15,8 @@ int log_fail(int code, const char *format, ...) __attribute__((format(printf, 2,
  * device 77, all else 3. `subject` (may be NULL) is put before the detail. */
 int log_status(dt_status status, const char *subject);
 int log_exit_code(dt_status status);
+/* The same of a file that the command reads: what cannot be opened is bad input. */
+int log_unread(dt_status status);
 /* What was printed must have gone somewhere before anything is called done. */
 int log_flush(void);
 static inline int log_out_of_memory(void) {

@@ -75,8 +75,9 @@ static int read_platform(costs_reading *reading, const char *path) {
   simulate_costs *costs = reading->costs;
   dt_platform *platform;
   int32_t found = 0;
-  if (dt_platform_load(path, &platform)) return log_status(DT_ERR_INPUT, NULL);
-  dt_status status = dt_sim_costs_from_platform(platform, &costs->tasks, &found);
+  dt_status status = dt_platform_load(path, &platform);
+  if (status) return log_unread(status);
+  status = dt_sim_costs_from_platform(platform, &costs->tasks, &found);
   costs->gpu = !args_set(args, "gemm-rate") && !args_set(args, "costs") &&
                strcmp(dt_platform_get_device(platform)->kind, "cuda") == 0 &&
                dt_platform_find_table(platform, "tile_s", NULL, NULL, NULL) != NULL;
