@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the CUDA parts without a GPU: every kernel compiles for sm_90a; those of the engine and of attention use no
-# local memory and issue their matrix multiplications asynchronously; attention's loops for D = 64 and 128 move nothing
-# to uniform registers (R2UR). The engine's instances with stamps (spans_*.cu) only have to compile: they spill a few
+# local memory and issue their matrix multiplications asynchronously; attention's loops move nothing to uniform registers
+# (R2UR). The engine's instances with stamps (spans_*.cu) only have to compile: they spill a few
 # words (docs/spans.md). Reads what ptxas reports and the disassembly.
 #
 #   scripts/check_sass.sh [SOURCE.cu ...]     default: src/cuda/tile_*.cu src/cuda/attention_*.cu
@@ -90,7 +90,7 @@ for source in "$@"; do
     ;;
   esac
   case $name in
-  attention_d64 | attention_d128)
+  attention_d64 | attention_d128 | attention_d256)
     moves=$(loop_moves "$out/$name.sass")
     case $moves in
     "$(grep -c 'Compiling entry' "$log") 0") ;;

@@ -68,10 +68,19 @@ DT_DEVICE void dt_attention_release(uint32_t barrier) {
   if (threadIdx.x % 32 == 0) dt_barrier_arrive(barrier);
 }
 
+/* Zero, which the compiler cannot know (the grid has one row). D = 256 has more descriptors than there are uniform
+ * registers: those that it can compute ahead it keeps in others, and moves them between the multiplications (R2UR). */
+template <class C> DT_DEVICE uint32_t dt_attention_zero() {
+  uint32_t zero = 0;
+  if constexpr (C::D == 256) asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(zero));
+  return zero;
+}
+
 /* s = Q K^T of the block in `stage`. */
 template <class C> DT_DEVICE void dt_attention_scores(dt_attention_consumer<C> &c, uint32_t stage) {
-  const uint32_t q = dt_mma_start(c.shared + c.group * C::GROUP_Q_BYTES);
-  const uint32_t k = dt_mma_start(c.shared + C::SHARED_K + stage * C::BLOCK_BYTES);
+  const uint32_t zero = dt_attention_zero<C>();
+  const uint32_t q = dt_mma_start(c.shared + c.group * C::GROUP_Q_BYTES) + zero;
+  const uint32_t k = dt_mma_start(c.shared + C::SHARED_K + stage * C::BLOCK_BYTES) + zero;
 #pragma unroll
   for (uint32_t i = 0; i < C::D / 16; i++) {
     const uint64_t q_i = dt_mma_operand(q + i % 4 * DT_MMA_K + i / 4 * DT_MMA_ROWS64);
@@ -251,24 +260,22 @@ DT_DEVICE void dt_attention_multiply(const dt_attention_kernel &a, dt_attention_
             dt_barrier_test(B::v_full(c.shared, stage), (c.step - 1) / C::STAGES & 1);
 }
 
-/* Blocks from 1 on. Two a turn of the loop, one a stage; D = 256 has more descriptors than there are uniform registers,
- * and goes by one. */
+/* Blocks from 1 on. Two a turn of the loop, one a stage. */
 template <class C>
 DT_DEVICE void dt_attention_steps(const dt_attention_kernel &a, dt_attention_consumer<C> &c,
                                   const dt_attention_item &item) {
-  constexpr bool PAIRS = C::D < 256;
   static_assert(C::STAGES == 2, "steps of a pair");
   c.ready = false;
   float sum[2];
   for (int32_t j = 1;;) {
-    if (PAIRS && c.step % 2 == 0) {
+    if (c.step % 2 == 0) {
       if (j >= item.blocks) return;
       dt_attention_multiply(a, c, j, j + 1 == item.blocks, 0);
       j++;
       if ((C::CAUSAL && j <= item.masked) || !dt_attention_weigh(a, c, sum)) goto raise;
     }
     if (j >= item.blocks) return;
-    dt_attention_multiply(a, c, j, j + 1 == item.blocks, PAIRS ? 1 : __shfl_sync(0xffffffffu, c.step % 2, 0));
+    dt_attention_multiply(a, c, j, j + 1 == item.blocks, 1);
     j++;
     if ((C::CAUSAL && j <= item.masked) || !dt_attention_weigh(a, c, sum)) goto raise;
     continue;
