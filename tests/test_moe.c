@@ -207,6 +207,70 @@ static void test_latency(void **state) {
   layer_destroy(&l);
 }
 
+enum { CHOICES = 3 };
+
+/* The choices' weights are the same for every token. */
+static dt_status forward_weighted(dt_moe *moe, const layer *l, const float *weights, float *output) {
+  dt_moe_input input = l->input[0];
+  float *all = malloc((size_t)(input.tokens * CHOICES) * sizeof(float));
+  for (int64_t i = 0; i < input.tokens * CHOICES; i++) all[i] = weights[i % CHOICES];
+  input.weights = all;
+  dt_status status = dt_moe_forward(moe, &input, output, NULL);
+  free(all);
+  return status;
+}
+
+/* What each choice and the shared expert give is had alone, by weights of 0 and 1; powers of 2 multiply exactly. */
+static int run_sums(dt_comm *comm, void *argument) {
+  const run *r = argument;
+  const layer *l = r->layer;
+  const size_t values = (size_t)(l->shape.tokens[0] * l->shape.hidden);
+  float *part[CHOICES + 1], *output = malloc(values * sizeof(float));
+  const float weights[CHOICES] = {0.5f, 2, 1}, none[CHOICES] = {0};
+  dt_moe_weights routed = l->weights[0];
+  routed.shared_intermediate = 0;
+  dt_moe *moe = NULL;
+  EXPECT(dt_moe_create(comm, &r->config, &routed, &moe) == DT_OK);
+  for (int k = 0; k < CHOICES; k++) {
+    float one[CHOICES] = {0};
+    one[k] = 1;
+    part[k] = malloc(values * sizeof(float));
+    EXPECT(forward_weighted(moe, l, one, part[k]) == DT_OK);
+  }
+  dt_moe_destroy(moe);
+  part[CHOICES] = malloc(values * sizeof(float));
+  EXPECT(dt_moe_create(comm, &r->config, &l->weights[0], &moe) == DT_OK);
+  EXPECT(forward_weighted(moe, l, none, part[CHOICES]) == DT_OK);
+  EXPECT(forward_weighted(moe, l, weights, output) == DT_OK);
+  dt_moe_destroy(moe);
+  int wrong = 0, told_apart = 0;
+  for (size_t i = 0; i < values; i++) {
+    float sum = 0, other = part[CHOICES][i];
+    for (int k = 0; k < CHOICES; k++) sum += weights[k] * part[k][i];
+    for (int k = CHOICES - 1; k >= 0; k--) other += weights[k] * part[k][i];
+    sum += part[CHOICES][i];
+    wrong += output[i] != sum;
+    told_apart += other != sum;
+  }
+  for (int k = 0; k <= CHOICES; k++) free(part[k]);
+  free(output);
+  EXPECT(wrong == 0 && told_apart > 100);
+  return 0;
+}
+
+/* A token's choices are added in ascending order, the shared expert last: to the bit. */
+static void test_order_of_sums(void **state) {
+  (void)state;
+  layer_shape shape = small_shape(1, 701);
+  shape.top_k = CHOICES;
+  shape.shared_intermediate = 16;
+  layer l;
+  layer_create(&l, &shape);
+  run r = {.layer = &l, .config = layer_config(&shape)};
+  assert_int_equal(run_ranks(0, 1, NULL, run_sums, &r), 0);
+  layer_destroy(&l);
+}
+
 /* As in float64, where a gate of -1000 leaves nothing of any up. */
 static void test_closed_gates(void **state) {
   (void)state;
@@ -229,6 +293,7 @@ int main(void) {
       cmocka_unit_test(test_processes),
       cmocka_unit_test(test_paced_link),
       cmocka_unit_test(test_latency),
+      cmocka_unit_test(test_order_of_sums),
       cmocka_unit_test(test_closed_gates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
