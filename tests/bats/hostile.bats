@@ -337,3 +337,21 @@ load common
   as_nobody attention --input "$folder/qkv" --repeat 1 --output "$folder/own" --json "$folder/results" >/dev/null
   rm -r "$folder"
 }
+
+@test "a million experts of one value each" {
+  cd "$BATS_TEST_TMPDIR"
+  local experts=1048576 header
+  mkdir model
+  jq -nc --argjson n $experts '{model_type: "qwen3_moe", hidden_size: 1, moe_intermediate_size: 1, num_hidden_layers: 1,
+    num_experts: $n, num_experts_per_tok: 2, torch_dtype: "float32"}' >model/config.json
+  tensor() { printf '"model.layers.0.mlp.%s":{"dtype":"F32","shape":[%s],"data_offsets":[%d,%d]}' "$@"; }
+  header="{$(tensor gate.weight $experts,1 0 $((4 * experts))),"
+  header+="$(tensor experts.gate_up_proj $experts,2,1 $((4 * experts)) $((12 * experts))),"
+  header+="$(tensor experts.down_proj $experts,1,1 $((12 * experts)) $((16 * experts)))}"
+  while ((${#header} % 8)); do header+=' '; done
+  printf '%b%s' "$(printf '\\x%02x' $((${#header} % 256)) $((${#header} / 256)) 0 0 0 0 0 0)" "$header" >model/model.safetensors
+  truncate -s $((8 + ${#header} + 16 * experts)) model/model.safetensors
+  "$DRAINTILE" synth tokens --count 4 --hidden 1 --dtype f32 tokens
+  timeout 100 "$DRAINTILE" moe --checkpoint model --input tokens --output out --ranks 1 --repeat 1 >/dev/null
+  [ -f out ]
+}

@@ -39,14 +39,23 @@ static int contiguous(const dt_matrix *matrix) {
   return matrix->col_stride == 1 && matrix->row_stride == matrix->cols;
 }
 
+/* Rows that all ranks send to a local expert of this one. */
+static int64_t rows_of(const moe_job *job, int32_t rank, int32_t per_rank, int32_t expert) {
+  int64_t rows = 0;
+  for (int32_t source = 0; source < job->ranks; source++)
+    rows += job->shared.counts[source * job->info->experts + rank * per_rank + expert];
+  return rows;
+}
+
 /* The rate at which this rank reads the weights of its experts, all ranks reading at once. */
-static double read_rate(const dt_moe_weights *weights, const int64_t *rows) {
+static double read_rate(const moe_job *job, int32_t rank, const dt_moe_weights *weights) {
   double best = 0;
   for (int repeat = 0; repeat < READ_REPEATS; repeat++) {
     double begin_s = now_s(), bytes = 0;
     for (int32_t e = 0; e < weights->experts_per_rank; e++) {
       const dt_matrix *all[] = {&weights->experts[e].gate, &weights->experts[e].up, &weights->experts[e].down};
-      for (size_t i = 0; rows[e] > 0 && i < ARGS_COUNT(all); i++)
+      if (rows_of(job, rank, weights->experts_per_rank, e) == 0) continue;
+      for (size_t i = 0; i < ARGS_COUNT(all); i++)
         if (contiguous(all[i])) {
           read_sink ^= read_matrix(all[i]);
           bytes += matrix_bytes(all[i]);
@@ -85,16 +94,14 @@ static int shares_processors(const moe_job *job) {
 
 void moe_facts(const rank_link *link, moe_job *job, const dt_moe_weights *weights) {
   moe_rank_facts *facts = &job->shared.facts[link->rank];
-  int32_t rank = link->rank, per_rank = weights->experts_per_rank, experts = job->info->experts;
+  int32_t rank = link->rank, per_rank = weights->experts_per_rank;
   int64_t first, count;
   dt_token_block(job->input.tokens, job->ranks, rank, &first, &count);
   facts->tokens = count;
   facts->slots = count * job->top_k;
   facts->token_rank_pairs = distinct_pairs(job, rank, first, count, facts);
   for (int32_t e = 0; e < per_rank; e++) {
-    int64_t rows = 0;
-    for (int32_t source = 0; source < job->ranks; source++)
-      rows += job->shared.counts[source * experts + rank * per_rank + e];
+    const int64_t rows = rows_of(job, rank, per_rank, e);
     facts->flops += 6.0 * (double)rows * (double)weights->hidden * (double)weights->intermediate;
     if (rows == 0) continue;
     facts->weight_bytes += expert_bytes(&weights->experts[e]);
@@ -109,16 +116,9 @@ void moe_facts(const rank_link *link, moe_job *job, const dt_moe_weights *weight
 
 int moe_probe(rank_link *link, moe_job *job, const dt_moe_weights *weights, dt_comm *comm) {
   moe_rank_facts *facts = &job->shared.facts[link->rank];
-  int32_t per_rank = weights->experts_per_rank;
-  int64_t rows[per_rank];
   moe_facts(link, job, weights);
-  for (int32_t e = 0; e < per_rank; e++) {
-    rows[e] = 0;
-    for (int32_t source = 0; source < job->ranks; source++)
-      rows[e] += job->shared.counts[source * job->info->experts + link->rank * per_rank + e];
-  }
   dt_status status = dt_comm_barrier(comm, "read probe");
-  if (!status) facts->read_bytes_per_s = read_rate(weights, rows);
+  if (!status) facts->read_bytes_per_s = read_rate(job, link->rank, weights);
   if (!status) status = dt_comm_barrier(comm, "GEMM probe");
   double mean;
   if (!status)
