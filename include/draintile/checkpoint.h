@@ -39,7 +39,7 @@ typedef struct dt_tensor {
 typedef struct dt_tensor_file dt_tensor_file;
 
 /* Maps the file and checks its whole header: sizes, types, shapes, and that the tensors cover the data exactly once.
- * DT_ERR_IO (cannot be opened or mapped) names the path, DT_ERR_INPUT the tensor and the path. */
+ * DT_ERR_IO (cannot be opened or mapped) and DT_ERR_MEMORY name the path, DT_ERR_INPUT the tensor and the path. */
 dt_status dt_tensor_file_open(const char *path, dt_tensor_file **file);
 void dt_tensor_file_close(dt_tensor_file *file); /* NULL allowed */
 size_t dt_tensor_file_count(const dt_tensor_file *file);

@@ -280,7 +280,8 @@ dt_status dt_tensor_file_open(const char *path, dt_tensor_file **out) {
   int error = errno;
   close(fd);
   if (map == MAP_FAILED) {
-    return dt_fail(DT_ERR_IO, "%s: %zu bytes cannot be mapped: %s", path, size, strerror(error));
+    return dt_fail(error == ENOMEM ? DT_ERR_MEMORY : DT_ERR_IO, "%s: %zu bytes cannot be mapped: %s", path, size,
+                   strerror(error));
   }
   dt_status status = dt_tensor_file_parse(map, size, path, out);
   if (status != DT_OK) {

@@ -295,6 +295,19 @@ load common
   local platform=$BATS_TEST_DIRNAME/../../bench/results/h200x2/platform.json seen=0
   jq -nc '{counts: [range(64) | [range(16384) | 1]]}' >counts
   jq -nc '{schema: "draintile-verification", rows: [range(300000)]}' >residuals
+  mkdir wide index
+  jq -nc '{model_type: "mixtral", hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_local_experts: 8,
+    num_experts_per_tok: 2, padding: ("x" * 20000000)}' >wide/config.json
+  jq -c 'del(.padding)' wide/config.json >index/config.json
+  jq -nc '{weight_map: ([range(200000) | {key: "tensor \(.)", value: "model.safetensors"}] | from_entries)}' \
+    >index/model.safetensors.index.json
+  touch tokens
+  local header
+  header=$(jq -nc '[range(100000) | {key: "tensor \(.)", value: {dtype: "F32", shape: [0], data_offsets: [0, 0]}}] |
+    from_entries')
+  while ((${#header} % 8)); do header+=' '; done
+  printf '%b%s' "$(printf '\\x%02x' $((${#header} & 255)) $((${#header} >> 8 & 255)) $((${#header} >> 16 & 255)) \
+    $((${#header} >> 24)) 0 0 0 0)" "$header" >many
   limited() { # too little to start is no failure of the command
     run --separate-stderr bash -c 'ulimit -v "$1"; shift; "$@" || { code=$?; [ $code -eq 127 ] || exit $code; }' - "$1" \
       "$DRAINTILE" "${@:2}"
@@ -302,7 +315,9 @@ load common
   for limit in 22000 26000 30000 34000 38000 44000 50000 60000; do
     for command in "plan --counts counts --experts-per-rank 256" "simulate --counts counts --gemm-rate 1e12" \
       "model --platform $platform --producers 1 --producer-bytes 1" "calibrate --from $platform --plot pictures" \
-      "calibrate --from $platform --plot pictures --residuals residuals"; do
+      "calibrate --from $platform --plot pictures --residuals residuals" \
+      "moe --checkpoint wide --input tokens --output out --repeat 1" "moe --checkpoint index --input x --output out" \
+      "attention --input many --output out --repeat 1"; do
       limited $limit $command
       [ "$status" -eq 0 ] && continue
       [[ $stderr == *gnuplot* || $stderr == *Fontconfig* ]] && continue # which has the same limit

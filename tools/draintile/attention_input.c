@@ -90,7 +90,7 @@ static int open_tensors(attention_input *input, bool on_host, dt_attention_confi
 int attention_input_open(const char *path, bool on_host, attention_input *input, dt_attention_config *config) {
   *input = (attention_input){.path = path};
   dt_status status = dt_tensor_file_open(path, &input->file);
-  if (status) return log_status(DT_ERR_INPUT, NULL); /* an input that cannot be read is bad input */
+  if (status) return log_unread(status);
   int code = open_tensors(input, on_host, config);
   if (code) attention_input_close(input);
   return code;

@@ -80,7 +80,7 @@ static void read_config(moe_job *job) {
 static int open_checkpoint(moe_job *job) {
   const char *folder = args_text(job->args, "checkpoint");
   dt_status status = dt_checkpoint_open(folder, &job->checkpoint);
-  if (status) return log_status(DT_ERR_INPUT, NULL);
+  if (status) return log_unread(status);
   job->info = dt_checkpoint_get_info(job->checkpoint);
   job->layer = (int32_t)args_int(job->args, "layer");
   job->ranks = (int32_t)args_int(job->args, "ranks");

@@ -116,7 +116,7 @@ static int check_memory(const dt_checkpoint_info *info, const moe_input *input) 
 int moe_input_open(const char *path, const dt_checkpoint_info *info, bool on_host, moe_input *input) {
   *input = (moe_input){.path = path};
   dt_status status = dt_tensor_file_open(path, &input->file);
-  if (status) return log_status(DT_ERR_INPUT, NULL); /* an input that cannot be read is bad input */
+  if (status) return log_unread(status);
   int code = open_hidden(info, input);
   if (code == TOOL_OK) code = open_choices(info, input);
   if (code == TOOL_OK && on_host) code = check_memory(info, input);
