@@ -198,6 +198,9 @@ load common
 }
 
 @test "more tokens than memory: said at once, not found out by the kernel" {
+  run --separate-stderr timeout 20 "$DRAINTILE" simulate --ranks 2 --experts 1024 --tokens 100000000 --top-k 1024 \
+    --gemm-rate 1e12
+  refused 3 '--tokens, --top-k: would fill about .* of memory; .* are available'
   make_inputs 40
   local file=$BATS_TEST_TMPDIR/huge.safetensors
   sparse() { # header, bytes of data

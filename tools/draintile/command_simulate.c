@@ -10,6 +10,7 @@
 #include "device_price.h"
 #include "json.h"
 #include "log.h"
+#include "proc.h"
 #include "rank_report.h"
 #include "simulate.h"
 #include "synthetic.h"
@@ -38,10 +39,12 @@ static int route(simulate_job *job) {
   int32_t ranks = (int32_t)args_int(args, "ranks"), experts = (int32_t)args_int(args, "experts");
   int32_t top_k = (int32_t)args_int(args, "top-k");
   if (top_k > experts) return log_fail(TOOL_USAGE, "--top-k: %d; allowed: 1 to %d, the experts", top_k, experts);
+  int code = proc_memory_check("--tokens, --top-k", (double)tokens * top_k * sizeof(int32_t));
+  if (code) return code;
   int32_t *ids = malloc((size_t)(tokens * top_k + 1) * sizeof(*ids));
   job->counts = (counts_matrix){.ranks = ranks, .experts = experts};
   job->counts.values = calloc((size_t)ranks * (size_t)experts, sizeof(*job->counts.values));
-  int code = ids && job->counts.values ? TOOL_OK : log_out_of_memory();
+  code = ids && job->counts.values ? TOOL_OK : log_out_of_memory();
   if (code == TOOL_OK)
     code = synthetic_route((synthetic_routing)args_choice(args, "routing"), tokens, experts, top_k,
                            (uint64_t)args_int(args, "seed"), ids);
