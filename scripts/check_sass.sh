@@ -1,8 +1,8 @@
 #!/bin/sh
 # Checks the CUDA parts without a GPU: every kernel compiles for sm_90a; those of the engine and of attention use no
-# local memory and issue their matrix multiplications asynchronously; attention's loops move nothing to uniform registers
-# (R2UR). The engine's instances with stamps (spans_*.cu) only have to compile: they spill a few
-# words (docs/spans.md). Reads what ptxas reports and the disassembly.
+# local memory and issue their matrix multiplications asynchronously; attention's loops move nothing to uniform
+# registers (R2UR). The engine's instances with stamps (spans_*.cu) only have to compile: they spill a few words
+# (docs/spans.md). Reads what ptxas reports and the disassembly.
 #
 #   scripts/check_sass.sh [SOURCE.cu ...]     default: src/cuda/tile_*.cu src/cuda/attention_*.cu
 #
