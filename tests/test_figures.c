@@ -80,9 +80,20 @@ static void test_tolerance(void **state) {
   assert_true(figures_tolerance(DT_DTYPE_BF16) == 8e-3);
 }
 
+/* A layer faster than its computation alone, or slower than serial, shows as it is: only the visible part of the
+ * communication has a floor. */
+static void test_overlap(void **state) {
+  (void)state;
+  const figures_overlap fast = figures_overlap_of(8, 10, 5, 16), slow = figures_overlap_of(20, 10, 5, 16);
+  assert_true(fast.hidden_ratio == 1 && fast.efficiency == 7.0 / 5 && fast.speedup_over_serial == 2);
+  assert_true(slow.hidden_ratio == -1 && slow.efficiency == -1 && slow.speedup_over_serial == 0.8);
+  const figures_overlap most = figures_overlap_of(12, 4, 10, 15);
+  assert_true(fabs(most.hidden_ratio - 0.2) < 1e-15 && most.efficiency == 0.5);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_median), cmocka_unit_test(test_raise),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_median),      cmocka_unit_test(test_raise),
                                      cmocka_unit_test(test_token_error), cmocka_unit_test(test_verdict),
-                                     cmocka_unit_test(test_tolerance)};
+                                     cmocka_unit_test(test_tolerance),   cmocka_unit_test(test_overlap)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

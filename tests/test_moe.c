@@ -207,6 +207,35 @@ static void test_latency(void **state) {
   layer_destroy(&l);
 }
 
+/* Groups are in waves of workers: 6 for wave, 2 for what interleaves, which is one group ahead. */
+static int run_defaults(dt_comm *comm, void *argument) {
+  const run *r = argument;
+  dt_moe_config config = r->config;
+  dt_moe *moe = NULL;
+  EXPECT(dt_moe_create(comm, &config, &r->layer->weights[0], &moe) == DT_OK);
+  for (int s = DT_SCHEDULE_WAVE; s <= DT_SCHEDULE_ALTERNATE; s++) {
+    config.schedule = (dt_schedule)s;
+    EXPECT(dt_moe_set_schedule(moe, &config) == DT_OK);
+    EXPECT(dt_moe_forward(moe, &r->layer->input[0], r->layer->output[0], NULL) == DT_OK);
+    const dt_plan_config *plan = &dt_moe_plan(moe)->config;
+    EXPECT(plan->group_tasks == config.workers * (s == DT_SCHEDULE_WAVE ? 6 : 2));
+    EXPECT(plan->lead == 1 && plan->segment_bands == 1 && plan->wave_experts == 0 && plan->order == DT_ORDER_PACED);
+  }
+  dt_moe_destroy(moe);
+  return 0;
+}
+
+static void test_defaults(void **state) {
+  (void)state;
+  layer_shape shape = small_shape(1, 601);
+  layer l;
+  layer_create(&l, &shape);
+  run r = {.layer = &l, .config = layer_config(&shape)};
+  r.config.workers = 3;
+  assert_int_equal(run_ranks(0, 1, NULL, run_defaults, &r), 0);
+  layer_destroy(&l);
+}
+
 enum { CHOICES = 3 };
 
 /* The choices' weights are the same for every token. */
@@ -293,6 +322,7 @@ int main(void) {
       cmocka_unit_test(test_processes),
       cmocka_unit_test(test_paced_link),
       cmocka_unit_test(test_latency),
+      cmocka_unit_test(test_defaults),
       cmocka_unit_test(test_order_of_sums),
       cmocka_unit_test(test_closed_gates),
   };

@@ -35,6 +35,14 @@ setup_file() {
       and .max_relative_error == null)' <<<"$output"
 }
 
+@test "the limit of few tokens is the reading of their experts' weights" {
+  "$DRAINTILE" synth checkpoint --hidden 512 --intermediate 512 --experts 8 --top-k 2 --seed 1 "$BATS_TEST_TMPDIR/large"
+  "$DRAINTILE" synth tokens --count 2 --hidden 512 --seed 2 "$BATS_TEST_TMPDIR/two"
+  run -0 --separate-stderr moe --checkpoint "$BATS_TEST_TMPDIR/large" --input "$BATS_TEST_TMPDIR/two" --repeat 1 --json -
+  jq -e '.runs | all(.limit_parts.memory_s > .limit_parts.compute_s
+    and .limit_s == .limit_parts.memory_s + .limit_parts.constants_s)' <<<"$output"
+}
+
 @test "bytes: what the counts say, both ways, whatever the schedule" {
   run -0 --separate-stderr moe --ranks 4 --schedule all --repeat 1 --json -
   jq -e '[.runs[].bytes_sent] | max == min' <<<"$output"
