@@ -373,3 +373,19 @@ load common
   timeout 100 "$DRAINTILE" moe --checkpoint model --input tokens --output out --ranks 1 --repeat 1 >/dev/null
   [ -f out ]
 }
+
+@test "what a container leaves of memory is what there is" {
+  local group=/sys/fs/cgroup/memory/dt-test-$$ limit=memory.limit_in_bytes
+  [ -d /sys/fs/cgroup/memory ] || { group=/sys/fs/cgroup/dt-test-$$; limit=memory.max; }
+  mkdir "$group" 2>/dev/null && mkdir "$group/inner" || skip 'needs a root who may make control groups'
+  echo 300000000 >"$group/$limit" || { rmdir "$group/inner" "$group"; skip 'no memory controller'; }
+  inside() { bash -c 'echo $$ >"$1/inner/cgroup.procs" && shift && exec "$@"' - "$group" "$DRAINTILE" "$@"; }
+  run --separate-stderr inside synth tokens --count 10000000 --hidden 1 --experts 8 "$BATS_TEST_TMPDIR/tokens"
+  local code=$status message=$stderr
+  run -0 inside info --json -
+  rmdir "$group/inner" "$group"
+  jq -e '.memory_available_bytes <= 300000000 and .memory_available_bytes > 200000000' <<<"$output"
+  status=$code stderr=$message
+  refused 3 'topk_ids: would fill about 305.* MiB of memory; 2.* MiB are available'
+  "$DRAINTILE" info --json - | jq -e '.memory_available_bytes > 300000000'
+}

@@ -44,7 +44,7 @@ static void look(machine_facts *machine) {
   machine->processors = sysconf(_SC_NPROCESSORS_ONLN);
   machine->allowed = dt_build_processors();
   machine->memory_bytes = proc_memory_bytes("MemTotal");
-  machine->available_bytes = proc_memory_bytes("MemAvailable");
+  machine->available_bytes = proc_memory_available();
   find_devices(machine);
 }
 
