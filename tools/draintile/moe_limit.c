@@ -159,7 +159,6 @@ moe_limits moe_limit(const moe_job *job, double compute_alone_s) {
     limits.link_s = link_bytes / job->comm.link_bytes_per_s;
     limits.constants_s = 2 * job->comm.link_latency_s; /* the first rows to come, the last to go */
   }
-  if (job->costs_ready) limits.constants_s += job->costs.entry_s;
   double most = limits.compute_s;
   if (limits.link_s > most) most = limits.link_s;
   if (limits.memory_s > most) most = limits.memory_s;
