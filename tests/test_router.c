@@ -178,6 +178,19 @@ static void ties_go_to_the_lower_expert(void **state) {
   for (int i = 0; i < 15; i++) assert_int_equal(f.ids[i], i % 3);
 }
 
+/* Scores that are all 0 have a sum of 1e-20, not of 0: weights of 0, no NaN. */
+static void scores_of_nothing(void **state) {
+  (void)state;
+  fill(3);
+  dt_router r = small_router();
+  r.score = DT_ROUTER_SIGMOID_GROUPS;
+  r.groups = r.group_top_k = 1;
+  for (int i = 0; i < 12 * HIDDEN; i++) f.weight[i] = -1e3f;
+  for (int i = 0; i < HIDDEN; i++) f.hidden[i] = 1.0f;
+  assert_int_equal(dt_router_run(&r, DT_DTYPE_F32, f.hidden, 1, f.ids, f.weights), DT_OK);
+  for (int i = 0; i < 3; i++) assert_true(f.ids[i] == i && f.weights[i] == 0.0f);
+}
+
 static void sixteen_bit_rows_route_like_their_float32_values(void **state) {
   (void)state;
   fill(3);
@@ -284,6 +297,7 @@ int main(void) {
       cmocka_unit_test(ids_and_weights_follow_the_definitions),
       cmocka_unit_test(a_token_does_not_see_its_batch),
       cmocka_unit_test(ties_go_to_the_lower_expert),
+      cmocka_unit_test(scores_of_nothing),
       cmocka_unit_test(sixteen_bit_rows_route_like_their_float32_values),
       cmocka_unit_test(bad_values_name_their_token),
       cmocka_unit_test(bad_requests_are_refused),

@@ -451,6 +451,23 @@ static void waking_takes_time(void **state) {
   assert_near(total(&w), 10 * 160e-6);
   w.costs.wake_s = 5e-6;
   assert_near(total(&w), 10 * 165e-6);
+  /* Rank 0 sends a band to rank 1, then one to rank 2, 16 us each and a latency: rank 1 asks for rows that are on their
+   * way, rank 2 before they are sent. */
+  for (int last = 1; last <= 2; last++) {
+    double seconds[2];
+    for (int wakes = 0; wakes < 2; wakes++) {
+      world_init(&w, 3, 1);
+      set_schedule(&w, DT_SCHEDULE_DIRECT);
+      for (int to = 1; to <= last; to++) w.counts[to] = 16;
+      w.costs.copy_s_per_byte = 1e-9;
+      w.costs.link_bytes_per_s = 1e9;
+      w.costs.link_capacity_bytes = 1e9;
+      w.costs.link_latency_s = 100e-6;
+      w.costs.wake_s = wakes * 5e-6;
+      seconds[wakes] = total(&w);
+    }
+    assert_near(seconds[1], seconds[0] + 5e-6);
+  }
 }
 
 /* Zeros mean the executor's defaults. */

@@ -46,6 +46,23 @@ load common
   [ "$(find "$BATS_TEST_TMPDIR" -maxdepth 1 -name '*.tmp' | wc -l)" -eq 0 ]
 }
 
+@test "checkpoint: weights deviate by 1/sqrt(columns), norms are ones" {
+  local folder=$BATS_TEST_TMPDIR/model name columns want
+  "$DRAINTILE" synth checkpoint --hidden 256 --intermediate 64 --experts 2 --top-k 1 --dtype f32 "$folder"
+  while read -r name columns want; do
+    tail -c +$(($(tensor_offset "$folder/model.safetensors" "model.layers.0.$name") + 1)) "$folder/model.safetensors" |
+      head -c $((256 * 4 * (columns ? 64 : 1))) | od -An -v -t f4 -w4 |
+      awk -v want="$want" '{ n++; sum += $1; squares += $1 * $1 }
+        END { mean = sum / n; deviation = sqrt(squares / n)
+              exit !(n >= 256 && deviation >= 0.97 * want && deviation <= 1.03 * want &&
+                     (want == 1 ? mean == 1 : mean ^ 2 < want ^ 2 / 1000)) }'
+  done <<TENSORS
+mlp.experts.1.gate_proj.weight 256 0.0625
+mlp.experts.1.down_proj.weight 64 0.125
+input_layernorm.weight 0 1
+TENSORS
+}
+
 @test "checkpoint: what a folder holds of the user's is never removed" {
   cd "$BATS_TEST_TMPDIR"
   make() { "$DRAINTILE" synth checkpoint --intermediate 8 --experts 4 --top-k 2 "$@"; }
