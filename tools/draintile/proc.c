@@ -109,7 +109,7 @@ static double left_by_groups(void) {
 double proc_memory_available(void) {
   const double machine = proc_memory_bytes("MemAvailable"), groups = left_by_groups();
   if (isinf(groups)) return machine;
-  return machine > 0 ? fmin(machine, groups) : groups;
+  return fmax(1, machine > 0 ? fmin(machine, groups) : groups); /* a full group is not an unknown one */
 }
 
 int proc_memory_check(const char *subject, double bytes) {
