@@ -312,8 +312,8 @@ load common
   printf '%b%s' "$(printf '\\x%02x' $((${#header} & 255)) $((${#header} >> 8 & 255)) $((${#header} >> 16 & 255)) \
     $((${#header} >> 24)) 0 0 0 0)" "$header" >many
   limited() { # too little to start is no failure of the command
-    run --separate-stderr bash -c 'ulimit -v "$1"; shift; "$@" || { code=$?; [ $code -eq 127 ] || exit $code; }' - "$1" \
-      "$DRAINTILE" "${@:2}"
+    run --separate-stderr bash -c 'ulimit -v "$1"; shift; "$@" || { code=$?; [ $code -eq 127 ] || exit $code; }' \
+      - "$1" "$DRAINTILE" "${@:2}"
   }
   for limit in 22000 26000 30000 34000 38000 44000 50000 60000; do
     for command in "plan --counts counts --experts-per-rank 256" "simulate --counts counts --gemm-rate 1e12" \
@@ -367,7 +367,8 @@ load common
   header+="$(tensor experts.gate_up_proj $experts,2,1 $((4 * experts)) $((12 * experts))),"
   header+="$(tensor experts.down_proj $experts,1,1 $((12 * experts)) $((16 * experts)))}"
   while ((${#header} % 8)); do header+=' '; done
-  printf '%b%s' "$(printf '\\x%02x' $((${#header} % 256)) $((${#header} / 256)) 0 0 0 0 0 0)" "$header" >model/model.safetensors
+  printf '%b%s' "$(printf '\\x%02x' $((${#header} % 256)) $((${#header} / 256)) 0 0 0 0 0 0)" "$header" \
+    >model/model.safetensors
   truncate -s $((8 + ${#header} + 16 * experts)) model/model.safetensors
   "$DRAINTILE" synth tokens --count 4 --hidden 1 --dtype f32 tokens
   timeout 100 "$DRAINTILE" moe --checkpoint model --input tokens --output out --ranks 1 --repeat 1 >/dev/null

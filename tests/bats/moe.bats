@@ -38,7 +38,8 @@ setup_file() {
 @test "the limit of few tokens is the reading of their experts' weights" {
   "$DRAINTILE" synth checkpoint --hidden 512 --intermediate 512 --experts 8 --top-k 2 --seed 1 "$BATS_TEST_TMPDIR/large"
   "$DRAINTILE" synth tokens --count 2 --hidden 512 --seed 2 "$BATS_TEST_TMPDIR/two"
-  run -0 --separate-stderr moe --checkpoint "$BATS_TEST_TMPDIR/large" --input "$BATS_TEST_TMPDIR/two" --repeat 1 --json -
+  run -0 --separate-stderr moe --checkpoint "$BATS_TEST_TMPDIR/large" --input "$BATS_TEST_TMPDIR/two" --repeat 1 \
+    --json -
   jq -e '.runs | all(.limit_parts.memory_s > .limit_parts.compute_s
     and .limit_s == .limit_parts.memory_s + .limit_parts.constants_s)' <<<"$output"
 }
