@@ -186,8 +186,8 @@ dt_status dt_layer_price_alone(const dt_layer_model *model, const dt_layer_costs
 
 /* `auto` on GPUs: prices every schedule, in the grouping given (its schedule does not matter), or, NULL, the layer's;
  * if the model has dedup, which a layer may do without, also direct and interleave with dedup, interleave in its own
- * groups and in groups of one wave, two ahead. Direct without, unless another promises 0.5 % more. *choice is written
- * on success only; errors as dt_layer_price. */
+ * groups and in groups of one wave, two ahead. Direct without, unless another promises 0.5 % more, or with dedup 1.5 %
+ * (docs/model.md). *choice is written on success only; errors as dt_layer_price. */
 enum { DT_LAYER_CHOICES = 9 };
 typedef struct dt_layer_choice {
   dt_layer_order best;
