@@ -222,7 +222,8 @@ typedef struct dt_piggyback_answer {
   double coupled_s;       /* (19) */
   double least_tokens;    /* (20) M*: from here on nothing but the floor is left */
 } dt_piggyback_answer;
-/* *answer is written on success only. DT_ERR_ARGUMENT names the field, DT_ERR_INPUT what the platform lacks. */
+/* *answer is written on success only. DT_ERR_ARGUMENT names the field, DT_ERR_INPUT what the platform lacks, or has and
+ * cannot be. */
 dt_status dt_sim_piggyback(const dt_platform *platform, const dt_piggyback_question *question,
                            dt_piggyback_answer *answer);
 
