@@ -12,6 +12,10 @@
 
 #include "core/error.h"
 
+#ifndef STATX_ATTR_MOUNT_ROOT /* headers older than Linux 5.8 */
+#define STATX_ATTR_MOUNT_ROOT 0x2000
+#endif
+
 bool dt_is_mount(const char *path) {
   struct statx found;
   return statx(AT_FDCWD, path, 0, STATX_TYPE, &found) == 0 && (found.stx_attributes & STATX_ATTR_MOUNT_ROOT);
