@@ -150,6 +150,29 @@ verify() {
   refused 2 '--output'
 }
 
+@test "an output whose name cannot be is refused before measuring, of a verification too" {
+  "$DRAINTILE" calibrate --device cpu --quick --link-rate 200MB/s --link-capacity 400kB --output "$platform" >/dev/null
+  local name=$BATS_TEST_TMPDIR/$(printf '%0256d' 1)
+  for verify in '' "--verify $platform"; do
+    run --separate-stderr timeout 2 "$DRAINTILE" calibrate --device cpu $verify --output "$name"
+    refused 3 '--output: .*: File name too long'
+  done
+}
+
+@test "a report that nobody takes is one line, and exit status 3" {
+  link=(--device cpu --quick --link-rate 200MB/s --link-capacity 400kB)
+  lost() { "$DRAINTILE" calibrate "${link[@]}" "$@" >/dev/full; }
+  run --separate-stderr lost --output "$platform"
+  refused 3 '^draintile calibrate: standard output: write failed$'
+  jq -e '.schema == "draintile-platform"' "$platform" # it was written
+  run --separate-stderr lost --verify "$platform"
+  refused 3 '^draintile calibrate: standard output: write failed$'
+  run --separate-stderr lost --verify "$platform" --output -
+  refused 3 '^draintile calibrate: --output: standard output: No space left on device$'
+  run --separate-stderr "$DRAINTILE" calibrate "${link[@]}" --verify "$platform" --output /dev/full
+  refused 3 '^draintile calibrate: --output: /dev/full: No space left on device$'
+}
+
 @test "memory that is not paced: ends, and the file says how it was made" {
   run --separate-stderr timeout 60 "$DRAINTILE" calibrate --device cpu --quick --seed 3 \
     --output "$BATS_TEST_TMPDIR/plain.json"

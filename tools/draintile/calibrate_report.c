@@ -150,5 +150,5 @@ int report_write(const dt_verification *v, const dt_platform *platform, const ch
   json_object_set_new(root, "late_settings", json_integer(v->late_settings));
   json_object_set_new(root, "groups", groups_json(v));
   json_object_set_new(root, "rows", rows_json(v));
-  return json_write(root, path);
+  return json_write_as(root, path, "output");
 }

@@ -47,18 +47,16 @@ static void describe(const calibrate_job *job, char *text, size_t size) {
       used += (size_t)snprintf(text + used, size - used, " --%s %s", names[i], args_text(job->args, names[i]));
 }
 
-/* Before minutes of measuring, not after: is there a folder to write the file to? */
+/* Before minutes of measuring, not after: can the file be written? */
 static int check_output(const calibrate_job *job) {
-  const char *path = job->output, *slash = path ? strrchr(path, '/') : NULL;
-  char folder[PATH_MAX] = ".";
+  const char *path = job->output;
+  const arg_option option = {.kind = ARG_RESULTS, .name = "output"};
   if (!path || (job->verified && strcmp(path, "-") == 0)) return TOOL_OK;
   if (strcmp(path, "-") == 0) return log_fail(TOOL_USAGE, "--output: \"-\"; allowed: a file, or with --verify -");
-  if (slash) snprintf(folder, sizeof(folder), "%.*s", slash == path ? 1 : (int)(slash - path), path);
   struct stat there;
   if (!job->verified && stat(path, &there) == 0 && !S_ISREG(there.st_mode))
     return log_fail(TOOL_USAGE, "--output: %s; allowed: a new or regular file", path);
-  if (access(folder, W_OK | X_OK) != 0) return log_fail(TOOL_FAILED, "--output: %s: %s", folder, strerror(errno));
-  return TOOL_OK;
+  return args_check_output(&option, path);
 }
 
 /* The library's last failure, said by this process or, in a rank, left to the parent: one line either way. Samples
@@ -101,7 +99,8 @@ static int measure(calibrate_job *job) {
   return code;
 }
 
-/* One rank of the CPU fabric, in its process; rank 0 reports. A check that failed is no failure of the rank. */
+/* One rank of the CPU fabric, in its process; rank 0 reports. What it has said of its report, or of a check, is no
+ * failure of the rank, of which the parent would speak again. */
 static int run_rank(rank_link *link, void *context) {
   calibrate_job *job = context;
   job->link = link;
@@ -109,10 +108,10 @@ static int run_rank(rank_link *link, void *context) {
       dt_comm_create_shm(link->rank, link->ranks, rank_link_allgather, link, &job->comm, &job->config.comm);
   if (status) return failed(job, status);
   int code = measure(job);
-  fflush(stdout);
+  if (link->rank == 0 && code <= TOOL_CHECK_FAILED && log_flush() != TOOL_OK) code = TOOL_FAILED;
   if (link->rank == 0) *job->code = code;
   dt_comm_destroy(job->config.comm);
-  return code == TOOL_CHECK_FAILED ? TOOL_OK : code;
+  return link->account->detail[0] ? code : TOOL_OK;
 }
 
 static int run_cpu(calibrate_job *job) {

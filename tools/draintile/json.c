@@ -116,48 +116,48 @@ int json_read(const char *path, json_t **out) {
   return code;
 }
 
-static int write_stream(const json_t *root, FILE *file, const char *name) {
+static int write_stream(const json_t *root, FILE *file, const char *name, const char *option) {
   int failed = json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) != 0;
   failed |= fputc('\n', file) == EOF;
   failed |= fflush(file) != 0;
-  return failed ? log_fail(TOOL_FAILED, "--json: %s: %s", name, strerror(errno)) : TOOL_OK;
+  return failed ? log_fail(TOOL_FAILED, "--%s: %s: %s", option, name, strerror(errno)) : TOOL_OK;
 }
 
-static int write_in_place(const json_t *root, const char *path) {
+static int write_in_place(const json_t *root, const char *path, const char *option) {
   FILE *file = fopen(path, "w");
-  if (!file) return log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
-  int code = write_stream(root, file, path);
-  if (fclose(file) != 0 && code == TOOL_OK) code = log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
+  if (!file) return log_fail(TOOL_FAILED, "--%s: %s: %s", option, path, strerror(errno));
+  int code = write_stream(root, file, path, option);
+  if (fclose(file) != 0 && code == TOOL_OK) code = log_fail(TOOL_FAILED, "--%s: %s: %s", option, path, strerror(errno));
   return code;
 }
 
 /* name: the path, or what it leads to as a link, which stays. */
-static int write_beside(const json_t *root, const char *path, const char *name) {
+static int write_beside(const json_t *root, const char *path, const char *name, const char *option) {
   char temporary[PATH_MAX + 40];
   const int descriptor = args_temporary(name, args_new_file, temporary, sizeof(temporary));
-  if (descriptor < 0) return log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
+  if (descriptor < 0) return log_fail(TOOL_FAILED, "--%s: %s: %s", option, path, strerror(errno));
   FILE *file = fdopen(descriptor, "w");
   if (!file) {
     close(descriptor);
     unlink(temporary);
     return log_out_of_memory();
   }
-  int code = write_stream(root, file, path);
+  int code = write_stream(root, file, path, option);
   int failed = code == TOOL_OK && fsync(fileno(file)) != 0;
   failed |= fclose(file) != 0;
   if (code == TOOL_OK && (failed || rename(temporary, name) != 0))
-    code = log_fail(TOOL_FAILED, "--json: %s: %s", path, strerror(errno));
+    code = log_fail(TOOL_FAILED, "--%s: %s: %s", option, path, strerror(errno));
   if (code != TOOL_OK) unlink(temporary);
   return code;
 }
 
 /* What would end the process waits meanwhile: no half file stays behind. */
-static int write_and_rename(const json_t *root, const char *path) {
+static int write_and_rename(const json_t *root, const char *path, const char *option) {
   sigset_t before;
   char place[PATH_MAX];
   args_follow(path, place);
   interrupt_hold(&before);
-  const int code = write_beside(root, path, place);
+  const int code = write_beside(root, path, place, option);
   sigprocmask(SIG_SETMASK, &before, NULL);
   return code;
 }
@@ -175,16 +175,20 @@ bool json_is_replaced(const char *path) {
   return path && !json_is_stdout(path) && (stat(path, &found) != 0 || S_ISREG(found.st_mode)) && !args_is_mount(path);
 }
 
-int json_write(json_t *root, const char *path) {
+int json_write_as(json_t *root, const char *path, const char *option) {
   int code;
   if (!root)
     code = log_out_of_memory();
   else if (json_is_stdout(path))
-    code = write_stream(root, stdout, "standard output");
+    code = write_stream(root, stdout, "standard output", option);
   else if (json_is_replaced(path))
-    code = write_and_rename(root, path);
+    code = write_and_rename(root, path, option);
   else
-    code = write_in_place(root, path);
+    code = write_in_place(root, path, option);
   json_decref(root);
   return code;
+}
+
+int json_write(json_t *root, const char *path) {
+  return json_write_as(root, path, "json");
 }

@@ -36,5 +36,7 @@ bool json_is_replaced(const char *path);
 /* Writes to `path` ("-": stdout) and releases `root`; a regular file appears whole or not at all. Returns an exit
  * code, having said what failed. */
 int json_write(json_t *root, const char *path);
+/* The same for another option than --json. */
+int json_write_as(json_t *root, const char *path, const char *option);
 
 #endif
