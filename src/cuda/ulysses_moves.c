@@ -94,22 +94,24 @@ static int32_t first_heads(const dt_ulysses *u) {
  * would hold up the operands' loads. Where links may sleep meanwhile, in a sixteenth of the time, so that they do. */
 static dt_status make_carried(dt_ulysses *u) {
   static const dt_attention_choice chosen = DT_ATTENTION_CHOICE_INIT;
-  const dt_attention_shape shape = dt_attention_shape_of(&u->attention);
   const int32_t rank = dt_comm_rank(u->config.comm), ctas = u->attention.sms;
+  dt_cuda_attention attention = u->attention;
+  if (attention.causal) attention.arrived = u->move_in.params.arrived[rank]; /* sections as heads are waited for */
+  const dt_attention_shape shape = dt_attention_shape_of(&attention);
   dt_attention_kernel *kernel = calloc(1, sizeof *kernel);
   if (!kernel) return dt_fail(DT_ERR_MEMORY, "plan: %zu bytes", sizeof *kernel);
-  dt_attention_plan(&u->attention, &shape, chosen.cut, ctas, kernel);
+  dt_attention_plan(&attention, &shape, chosen.cut, ctas, kernel);
   dt_ulysses_needs needs;
   dt_ulysses_table table;
   dt_status status = dt_ulysses_order(&u->layout, rank, kernel, 64 * shape.groups, ctas, &needs);
   if (!status) status = dt_ulysses_table_carried(&u->layout, rank, &needs, &table);
   const double tiles = (double)kernel->groups[0].tiles / ctas;
-  const double share = dt_attention_outlasts_links(&u->attention, &shape, ctas, kernel) ? 1.0 / 16 : 0.5;
+  const double share = dt_attention_outlasts_links(&attention, &shape, ctas, kernel) ? 1.0 / 16 : 0.5;
   free(kernel);
   dt_ulysses_needs_destroy(&needs);
   if (status) return status;
   u->carried_early = table.early;
-  u->carried_ns = (uint32_t)(share * tiles * dt_attention_tile_ns(&u->attention, &shape) / (table.count + 1));
+  u->carried_ns = (uint32_t)(share * tiles * dt_attention_tile_ns(&attention, &shape) / (table.count + 1));
   return upload(u, &table, &u->carried);
 }
 
