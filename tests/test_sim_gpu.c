@@ -204,6 +204,26 @@ static void test_quiet_warp(void **state) {
   assert_int_equal(dt_layer_price(&l.model, &l.costs, &orders[1], 1, &slow), DT_ERR_ARGUMENT);
 }
 
+/* Orders with dedup are those that the layer has: others used to wait for ever, or had the price of a layer that is not
+ * there. */
+static void test_orders_with_dedup(void **state) {
+  (void)state;
+  layer l;
+  routed_layer("olmoe", "crossed", 128, &l);
+  for (int dedup = 0; dedup < 2; dedup++)
+    for (int s = DT_SCHEDULE_SERIAL; s <= DT_SCHEDULE_ALTERNATE; s++)
+      for (int o = DT_ORDER_NATURAL; o <= DT_ORDER_PACED; o++) {
+        const dt_layer_order order = {.schedule = (dt_schedule)s, .order = (dt_order)o};
+        const int in_turn = s == DT_SCHEDULE_SERIAL || s == DT_SCHEDULE_SIGNAL || s == DT_SCHEDULE_DIRECT;
+        const int allowed = !dedup || o == DT_ORDER_NATURAL || (o == DT_ORDER_REMOTE_FIRST && in_turn);
+        dt_layer_answer answer;
+        l.model.dedup = dedup;
+        const dt_status status = dt_layer_price(&l.model, &l.costs, &order, 1, &answer);
+        assert_int_equal(status, allowed ? DT_OK : DT_ERR_UNSUPPORTED);
+        if (!allowed) assert_non_null(strstr(dt_error_detail(), "with dedup natural"));
+      }
+}
+
 /* A CTA alone at its column streams weights no faster than four stages a latency: a few of them, with memory's rate to
  * spare, take longer for it. */
 static void test_memory_latency(void **state) {
@@ -624,14 +644,23 @@ static void test_key_tile(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_measured_layers), cmocka_unit_test(test_few_tokens),
-      cmocka_unit_test(test_quiet_warp),      cmocka_unit_test(test_memory_latency),
-      cmocka_unit_test(test_together),        cmocka_unit_test(test_prototype_orders),
-      cmocka_unit_test(test_dedup),           cmocka_unit_test(test_edges),
-      cmocka_unit_test(test_choice),          cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_extremes),        cmocka_unit_test(test_overridden),
-      cmocka_unit_test(test_piggyback),       cmocka_unit_test(test_direct_unless_more),
-      cmocka_unit_test(test_dedup_if_more),   cmocka_unit_test(test_key_tile),
+      cmocka_unit_test(test_measured_layers),
+      cmocka_unit_test(test_few_tokens),
+      cmocka_unit_test(test_quiet_warp),
+      cmocka_unit_test(test_orders_with_dedup),
+      cmocka_unit_test(test_memory_latency),
+      cmocka_unit_test(test_together),
+      cmocka_unit_test(test_prototype_orders),
+      cmocka_unit_test(test_dedup),
+      cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_choice),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_extremes),
+      cmocka_unit_test(test_overridden),
+      cmocka_unit_test(test_piggyback),
+      cmocka_unit_test(test_direct_unless_more),
+      cmocka_unit_test(test_dedup_if_more),
+      cmocka_unit_test(test_key_tile),
   };
   return cmocka_run_group_tests(tests, load_platform, free_platform);
 }

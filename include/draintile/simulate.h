@@ -177,8 +177,8 @@ typedef struct dt_layer_answer {
 } dt_layer_answer;
 
 /* answers[count], the caller's; they share one clock, that of L1 and L2 alone. DT_ERR_ARGUMENT names the field,
- * DT_ERR_INPUT counts with which a rank waits for ever, DT_ERR_MEMORY. After an error what answers hold is not defined.
- */
+ * DT_ERR_UNSUPPORTED what no layer on GPUs has (a schedule, an order with dedup), DT_ERR_INPUT counts with which a rank
+ * waits for ever, DT_ERR_MEMORY. After an error what answers hold is not defined. */
 dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *costs, const dt_layer_order *orders,
                          int32_t count, dt_layer_answer *answers);
 /* Seconds of L1 and L2 alone, rows in place, nothing leaves. Errors as dt_layer_price. */

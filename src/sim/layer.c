@@ -319,12 +319,19 @@ static dt_status check(const dt_layer_model *m) {
   return DT_OK;
 }
 
-static dt_status check_order(const dt_layer_order *o, int32_t sms) {
+/* What the layer (dt_cuda_moe_config) refuses too. */
+static dt_status check_order(const dt_layer_order *o, const dt_layer_model *m) {
+  const int32_t sms = m->sms;
+  const int in_turn = o->schedule == DT_SCHEDULE_SERIAL || o->schedule == DT_SCHEDULE_SIGNAL ||
+                      o->schedule == DT_SCHEDULE_DIRECT; /* L1 of all, then L2 */
   if (o->schedule < DT_SCHEDULE_SERIAL || o->schedule > DT_SCHEDULE_ALTERNATE)
     return dt_fail(DT_ERR_UNSUPPORTED, "schedule: %s; serial, signal, direct, wave, interleave or alternate on GPUs",
                    dt_schedule_name(o->schedule));
   if (o->order < DT_ORDER_NATURAL || o->order > DT_ORDER_PACED)
     return dt_fail(DT_ERR_ARGUMENT, "order: %d; natural, remote-first or paced", (int)o->order);
+  if (m->dedup && (o->order == DT_ORDER_PACED || (o->order == DT_ORDER_REMOTE_FIRST && !in_turn)))
+    return dt_fail(DT_ERR_UNSUPPORTED, "order: %s; with dedup natural, or remote-first with serial, signal or direct",
+                   dt_order_name(o->order));
   if (o->consumers < 0 || o->consumers % 2 != 0 || layer_consumers(o, sms) > sms - 2)
     return dt_fail(DT_ERR_ARGUMENT, "consumers: %d; even, 0 to %d", o->consumers, sms - 2);
   if (o->raster_bands < 0 || o->raster_bands % 2 != 0)
@@ -350,7 +357,7 @@ dt_status dt_layer_price(const dt_layer_model *model, const dt_layer_costs *cost
   double clock = 1.0;
   dt_status status = check(model);
   if (!status) status = dt_layer_costs_check(costs);
-  for (int32_t i = 0; !status && i < count; i++) status = check_order(&orders[i], model->sms);
+  for (int32_t i = 0; !status && i < count; i++) status = check_order(&orders[i], model);
   if (status) return status;
   const dt_layer_costs cool = of_short_runs(costs);
   status = find_clock(model, &cool, &clock);
