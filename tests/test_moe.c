@@ -300,31 +300,6 @@ static void test_order_of_sums(void **state) {
   layer_destroy(&l);
 }
 
-/* Large enough for full bands to be computed together, which ones as the schedule, and the delays, have it. */
-static void test_joined_tiles(void **state) {
-  (void)state;
-  for (int variant = 0; variant < 4; variant++) {
-    layer_shape shape = {.ranks = 1 + variant % 2,
-                         .experts_per_rank = 1,
-                         .top_k = 1,
-                         .hidden = 256,
-                         .intermediate = variant < 2 ? 256 : 192, /* 192: a last column of 64 */
-                         .biases = variant & 1,
-                         .tokens = {390, 310},
-                         .check_every = 7,
-                         .seed = 700 + (uint64_t)variant};
-    if (variant == 1) shape.dtype = shape.weight_dtype = DT_DTYPE_BF16;
-    dt_moe_config config = layer_config(&shape);
-    config.workers = 2;
-    config.tile_m = variant < 2 ? 64 : 128;
-    config.tile_n = 128;
-    config.layout = variant == 3 ? DT_LAYOUT_ALIGNED : DT_LAYOUT_PACKED;
-    config.delay_seed = 9;
-    config.delay_max_us = variant & 1 ? 40 : 0;
-    assert_int_equal(run_case(0, &shape, &config, 1), 0);
-  }
-}
-
 /* As in float64, where a gate of -1000 leaves nothing of any up. */
 static void test_closed_gates(void **state) {
   (void)state;
@@ -349,7 +324,6 @@ int main(void) {
       cmocka_unit_test(test_latency),
       cmocka_unit_test(test_defaults),
       cmocka_unit_test(test_order_of_sums),
-      cmocka_unit_test(test_joined_tiles),
       cmocka_unit_test(test_closed_gates),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,17 +36,6 @@ dt_status dt_bank_wait(dt_thread *thread, dt_counter_kind kind, int64_t index, u
   return status;
 }
 
-bool dt_bank_reached(const dt_thread *thread, dt_counter_kind kind, int64_t index, uint32_t target) {
-  const dt_moe *moe = thread->moe;
-  const unsigned char *place = (unsigned char *)dt_window_local(moe->counters) + dt_bank_offset(moe, kind, index);
-  const dt_counter *counter = (const dt_counter *)(const void *)place;
-  /* Acquire: pairs with the release of dt_comm_signal. The stamp was raised
-   * before it. */
-  if (__atomic_load_n(&counter->value, __ATOMIC_ACQUIRE) < target) return false;
-  uint64_t visible_ns = __atomic_load_n(&counter->visible_ns, __ATOMIC_RELAXED);
-  return visible_ns == 0 || visible_ns <= dt_now_ns();
-}
-
 dt_status dt_bank_add(dt_thread *thread, dt_counter_kind kind, int64_t index, uint32_t value) {
   dt_moe *moe = thread->moe;
   dt_delay(thread);

@@ -188,7 +188,7 @@ static size_t rows_bytes(int64_t rows, size_t row_bytes) {
 }
 
 static size_t act_bytes(const dt_moe *moe) {
-  return rows_bytes(moe->memory_rows + DT_ROW_GROUP, (size_t)moe->intermediate * sizeof(float));
+  return rows_bytes(moe->memory_rows, (size_t)moe->intermediate * sizeof(float));
 }
 
 static size_t y_bytes(const dt_moe *moe) {
@@ -231,7 +231,6 @@ static void release_local(dt_moe *moe) {
   free(moe->counts);
   free(moe->headers);
   free(moe->last_task);
-  free(moe->tickets);
   free(moe->message);
   free(moe->spans);
   dt_failure_destroy(&moe->failure);
@@ -247,9 +246,7 @@ static void free_windows(dt_moe *moe) {
 
 static dt_status allocate_windows(dt_moe *moe) {
   const size_t combine_bytes = rows_bytes(moe->config.max_tokens * moe->config.top_k, moe->row_bytes);
-  /* Calls of BLAS read some rows past their last one (row_group). */
-  dt_status status =
-      dt_comm_alloc(moe->comm, rows_bytes(moe->memory_rows + DT_ROW_GROUP, moe->row_bytes) + 64, &moe->dispatch);
+  dt_status status = dt_comm_alloc(moe->comm, y_bytes(moe) + 64, &moe->dispatch);
   if (!status) status = dt_comm_alloc(moe->comm, combine_bytes + 64, &moe->combine);
   if (!status) status = dt_comm_alloc(moe->comm, 2 * moe->bank_bytes, &moe->counters);
   if (!status) status = dt_comm_alloc(moe->comm, 2 * (size_t)moe->ranks * moe->slot_bytes, &moe->counts_window);

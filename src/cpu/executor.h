@@ -5,7 +5,6 @@
  *   carry.c    what moves rows: dispatch, segments, bulk   panels.c   weights and rows as float32, kept while reused
  *   spans.c    the trace                                   kernels.c  loops
  *   forward.c  stages, failures: attention's as well       weights.c  what the experts' matrices must be
- *   tickets.c  tiles that are computed by one call
  *
  * Happens-before edges (the counters are dt_comm_signal, a release, and dt_comm_wait, an acquire):
  *   put of dispatch rows   -> arrival[band] at the peer      -> L1 of the band (of its remote rows)
@@ -62,9 +61,14 @@ typedef struct dt_counts_header {
 
 enum {
   DT_BLOCK_TOKENS = 64, /* of a reduction or shared-expert task, at most */
-  DT_A_PANELS = DT_BAND_PANELS,
-  DT_ROW_GROUP = 12 /* rows that a kernel of BLAS may take together, at most: tickets.c */
+  DT_A_PANELS = DT_BAND_PANELS
 };
+
+/* The float32 rows of one band, kept between the columns of a unit. */
+typedef struct dt_a_panel {
+  int32_t band; /* -1: none */
+  float *rows;
+} dt_a_panel;
 
 /* The widened weight rows of one tile. */
 typedef struct dt_b_panel {
@@ -84,14 +88,12 @@ typedef struct dt_thread {
   dt_span *spans;
   size_t span_count, span_capacity;
   /* workers only */
-  float *a_rows;               /* [group + a_count*tile_m + group][H]: bands kept between the columns of a unit */
-  int32_t a_band[DT_A_PANELS]; /* -1: none */
+  dt_a_panel a[DT_A_PANELS];
   int32_t a_count, a_next;
   dt_b_panel b[3];   /* gate, up, down */
-  float *gate, *up;  /* [rows of a call][tile_n]; L2 has its tile in `up` */
-  float *turned;     /* [tile_n][tile_m] */
+  float *gate, *up;  /* [tile_n][tile_m]; L2: its tile, and the same in rows */
   void *rounded;     /* [tile_m][tile_n] of dtype */
-  float *shared_act; /* [block][I_s] */
+  float *shared_act; /* [I_s][block] */
   float *row_block;  /* [block][H]: shared experts' input, and the reduction's sums */
 } dt_thread;
 
@@ -109,7 +111,7 @@ struct dt_moe {
   dt_window *dispatch, *combine, *counters, *counts_window;
   size_t counter_base[DT_COUNTER_KINDS], bank_bytes; /* offsets inside a bank */
   size_t slot_bytes;                                 /* of one source's counts */
-  float *act;                                        /* [memory_rows][I] */
+  float *act;                                        /* [I][rows] of each band, at band.row * I */
   unsigned char *y;                                  /* [memory_rows][H] dtype: signal and serial */
   float *shared_out;                                 /* [max_tokens][H] */
   int32_t *row_of_slot, *slot_of_row, *token_of_row; /* [max_tokens*top_k] */
@@ -128,18 +130,14 @@ struct dt_moe {
   double dispatch_backlog_bytes; /* a piece of dispatch is put when the link's backlog is at most this */
   int64_t dispatch_piece_rows;
   int64_t reduce_first; /* first R task */
-  int64_t *tickets;     /* [ticket_count + 1]: first task of each, and the number of tasks */
-  int64_t ticket_count, ticket_capacity;
-  dt_span *spans; /* of the last layer, all threads */
+  dt_span *spans;       /* of the last layer, all threads */
   size_t span_count, span_capacity;
 
   /* the pool */
   int32_t thread_count, blas_buffers;
   dt_thread *threads;
   dt_team *team;
-  int32_t call_bands; /* of tiles in one call of BLAS, at most */
-  int32_t row_group;  /* such calls begin and end at multiples of it */
-  int64_t task_end, ticket_end;
+  int64_t task_end;
   _Alignas(64) atomic_int_fast64_t ticket;       /* of workers */
   _Alignas(64) atomic_int_fast64_t carry_ticket; /* D tasks, or groups of serial's combine */
   _Alignas(64) atomic_int_fast64_t segment_ticket;
@@ -165,16 +163,8 @@ dt_status dt_layer_fail(dt_moe *moe, dt_status status, const char *detail);
 dt_status dt_layer_error(dt_moe *moe); /* sets the recorded detail, returns the recorded status */
 void dt_delay(dt_thread *thread);      /* testing: a random pause, when asked for */
 
-/* tickets.c */
-dt_status dt_calls_choose(dt_moe *moe);                    /* call_bands */
-dt_status dt_tickets_build(dt_moe *moe);                   /* from the plan */
-int64_t dt_ticket_at(const dt_moe *moe, int64_t position); /* the first one that begins there or later */
-static inline int64_t dt_call_rows(int64_t rows, int32_t group) {
-  return (rows + group - 1) / group * group;
-}
-
 /* tasks.c */
-dt_status dt_tasks_run(dt_thread *thread); /* draws tickets up to ticket_end */
+dt_status dt_tasks_run(dt_thread *thread); /* draws tickets up to task_end */
 bool dt_schedule_stores_direct(dt_schedule schedule);
 
 /* carry.c */
@@ -190,16 +180,13 @@ dt_status dt_tell_peers(dt_thread *thread, int64_t position);
 /* Counters of this rank in the current bank. */
 dt_status dt_bank_add(dt_thread *thread, dt_counter_kind kind, int64_t index, uint32_t value);
 dt_status dt_bank_wait(dt_thread *thread, dt_counter_kind kind, int64_t index, uint32_t target, int32_t peer);
-/* Whether that wait would return at once: then what is before the signals may be read without it. */
-bool dt_bank_reached(const dt_thread *thread, dt_counter_kind kind, int64_t index, uint32_t target);
 
 /* panels.c */
 int32_t dt_panels_kept(int32_t tile_m, int64_t hidden); /* bands; a unit of more would be read again every column */
 dt_status dt_panels_create(dt_thread *thread);
 void dt_panels_destroy(dt_thread *thread);
 void dt_panels_reset(dt_thread *thread); /* the rows of the last layer are stale */
-/* Rows of `count` bands that follow each other in memory. */
-const float *dt_panel_a(dt_thread *thread, const dt_task *const *tasks, int32_t count, int64_t *stride);
+const float *dt_panel_a(dt_thread *thread, const dt_band *band, int32_t index, int64_t *stride);
 const float *dt_panel_b(dt_thread *thread, int slot, const dt_matrix *matrix, int64_t first, int64_t count,
                         int64_t *stride);
 

@@ -43,19 +43,30 @@ void dt_gemm_nt(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_strid
 #endif
 }
 
-void dt_gemm_nn_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
-                    float *c, int64_t c_stride) {
+static void gemm_nn(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                    float beta, float *c, int64_t c_stride) {
   if (m <= 0 || n <= 0 || k <= 0) return;
 #if defined(__SANITIZE_THREAD__)
   for (int64_t i = 0; i < m; i++) {
+    for (int64_t j = 0; j < n && beta == 0; j++) c[i * c_stride + j] = 0;
     for (int64_t p = 0; p < k; p++) {
       for (int64_t j = 0; j < n; j++) c[i * c_stride + j] += a[i * a_stride + p] * b[p * b_stride + j];
     }
   }
 #else
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)m, (int)n, (int)k, 1.0f, a, (int)a_stride, b,
-              (int)b_stride, 1.0f, c, (int)c_stride);
+              (int)b_stride, beta, c, (int)c_stride);
 #endif
+}
+
+void dt_gemm_nn(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                float *c, int64_t c_stride) {
+  gemm_nn(m, n, k, a, a_stride, b, b_stride, 0.0f, c, c_stride);
+}
+
+void dt_gemm_nn_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                    float *c, int64_t c_stride) {
+  gemm_nn(m, n, k, a, a_stride, b, b_stride, 1.0f, c, c_stride);
 }
 
 DT_INLINE float float_of_bits(uint32_t bits) {
@@ -197,31 +208,26 @@ DT_VECTOR static void clamped_row(float alpha, float limit, const float *restric
   }
 }
 
-static void activate(const dt_glu *glu, const float *gate, const float *up, int64_t count, float *out) {
-  if (glu->activation == DT_ACTIVATION_SILU)
-    silu_row(gate, up, count, out);
-  else
-    clamped_row(glu->alpha, glu->limit, gate, up, count, out);
-}
-
-/* With the bias, in `space`; or where it is. */
-static const float *biased(const float *row, const float *bias, int64_t first, int64_t count, float *space) {
-  if (!bias) return row + first;
-  memcpy(space, row + first, (size_t)count * sizeof(float));
-  dt_add_row(space, bias + first, count);
-  return space;
-}
-
 void dt_glu_row(const dt_glu *glu, const float *gate, const float *up, int64_t count, float *out) {
   enum { CHUNK = 256 };
   float gate_chunk[CHUNK], up_chunk[CHUNK];
-  if (!glu->gate_bias && !glu->up_bias) {
-    activate(glu, gate, up, count, out);
-    return;
-  }
   for (int64_t i = 0; i < count; i += CHUNK) {
     int64_t n = count - i < CHUNK ? count - i : CHUNK;
-    activate(glu, biased(gate, glu->gate_bias, i, n, gate_chunk), biased(up, glu->up_bias, i, n, up_chunk), n, out + i);
+    const float *g = gate + i, *u = up + i;
+    if (glu->gate_bias != 0) {
+      memcpy(gate_chunk, g, (size_t)n * sizeof(float));
+      dt_offset_row(gate_chunk, n, glu->gate_bias);
+      g = gate_chunk;
+    }
+    if (glu->up_bias != 0) {
+      memcpy(up_chunk, u, (size_t)n * sizeof(float));
+      dt_offset_row(up_chunk, n, glu->up_bias);
+      u = up_chunk;
+    }
+    if (glu->activation == DT_ACTIVATION_SILU)
+      silu_row(g, u, n, out + i);
+    else
+      clamped_row(glu->alpha, glu->limit, g, u, n, out + i);
   }
 }
 
@@ -281,6 +287,10 @@ static DT_VECTOR void add_row(float *restrict row, const float *restrict bias, i
   for (int64_t i = 0; i < count; i++) row[i] += bias[i];
 }
 
+static DT_VECTOR void offset_row(float *row, int64_t count, float offset) {
+  for (int64_t i = 0; i < count; i++) row[i] += offset;
+}
+
 /* Apart from the loops: the clones of a function that is not static are exported whatever its visibility. */
 void dt_scale_row(float *row, int64_t count, float scale) {
   scale_row(row, count, scale);
@@ -288,6 +298,10 @@ void dt_scale_row(float *row, int64_t count, float scale) {
 
 void dt_add_row(float *row, const float *bias, int64_t count) {
   add_row(row, bias, count);
+}
+
+void dt_offset_row(float *row, int64_t count, float offset) {
+  offset_row(row, count, offset);
 }
 
 typedef float vector8 __attribute__((vector_size(32)));

@@ -13,7 +13,9 @@
 void dt_gemm_nt(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                 float *c, int64_t c_stride);
 
-/* c[m][n] += a[m][k] * b[k][n], likewise. */
+/* c[m][n] = a[m][k] * b[k][n], and +=, likewise. */
+void dt_gemm_nn(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                float *c, int64_t c_stride);
 void dt_gemm_nn_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                     float *c, int64_t c_stride);
 
@@ -24,12 +26,11 @@ void dt_round_row(dt_dtype dtype, const float *src, int64_t count, void *dst);
 /* acc[i] += weight * row[i] */
 void dt_accumulate_row(dt_dtype dtype, float weight, const void *row, int64_t count, float *acc);
 
-/* out[i] = activation(gate[i] + gate_bias[i], up[i] + up_bias[i]); NULL: no bias. exp is our own polynomial, accurate
- * to about 1e-7 relative: libm's is one call an element. */
+/* out[i] = activation(gate[i] + gate_bias, up[i] + up_bias). exp is our own polynomial, accurate to about 1e-7
+ * relative: libm's is one call an element. */
 typedef struct dt_glu {
   dt_activation activation;
-  float alpha, limit;
-  const float *gate_bias, *up_bias;
+  float alpha, limit, gate_bias, up_bias;
 } dt_glu;
 void dt_glu_row(const dt_glu *glu, const float *gate, const float *up, int64_t count, float *out);
 
@@ -41,9 +42,11 @@ float dt_softmax_row(float *row, int64_t visible, int64_t count, float *top, flo
 /* dst[m][n] = transpose of src[n][m]; src is dense. */
 void dt_transpose(const float *src, int64_t n, int64_t m, float *dst, int64_t dst_stride);
 
-/* row[i] = row[i] * scale; row[i] = row[i] + bias[i]; the logistic function of a dot product. */
+/* row[i] = row[i] * scale; row[i] = row[i] + bias[i]; row[i] = row[i] + offset; the logistic function of a dot product.
+ */
 void dt_scale_row(float *row, int64_t count, float scale);
 void dt_add_row(float *row, const float *bias, int64_t count);
+void dt_offset_row(float *row, int64_t count, float offset);
 float dt_sigmoid_dot(const float *a, const float *b, int64_t count);
 
 #endif

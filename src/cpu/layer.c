@@ -213,13 +213,11 @@ static dt_status prepare_layer(dt_moe *moe) {
   moe->bank_bands[moe->epoch & 1] = plan->band_count;
   moe->bank_blocks[moe->epoch & 1] = plan->config.shared_blocks;
   pace_dispatch(moe);
-  status = dt_tickets_build(moe);
-  return status ? status : prepare_threads(moe);
+  return prepare_threads(moe);
 }
 
 static dt_status run_tickets(dt_moe *moe, dt_job job, int64_t first, int64_t end) {
-  atomic_store(&moe->ticket, dt_ticket_at(moe, first));
-  moe->ticket_end = dt_ticket_at(moe, end);
+  atomic_store(&moe->ticket, first);
   moe->task_end = end;
   atomic_store(&moe->carry_ticket, 0);
   atomic_store(&moe->segment_ticket, 0);

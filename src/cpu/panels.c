@@ -16,18 +16,17 @@ static int64_t larger(int64_t a, int64_t b) {
 }
 
 typedef struct sizes {
-  size_t a, b[3], tile, turned, rounded, shared_act, row_block;
+  size_t a, b[3], tile, rounded, shared_act, row_block;
 } sizes;
 
 static sizes panel_sizes(const dt_moe *moe) {
   int64_t m = moe->config.tile_m, n = moe->config.tile_n, h = moe->hidden;
-  int64_t tile_rows = larger(m, DT_BLOCK_TOKENS), call_rows = larger(moe->call_bands * m, DT_BLOCK_TOKENS);
+  int64_t tile_rows = larger(m, DT_BLOCK_TOKENS);
   return (sizes){
-      .a = (size_t)((dt_panels_kept((int32_t)m, h) * m + 2 * DT_ROW_GROUP) * h) * sizeof(float),
+      .a = (size_t)(m * h) * sizeof(float),
       .b = {(size_t)(n * h) * sizeof(float), (size_t)(n * h) * sizeof(float),
             (size_t)(n * larger(moe->intermediate, moe->weights->shared_intermediate)) * sizeof(float)},
-      .tile = (size_t)((call_rows + 2 * DT_ROW_GROUP) * n) * sizeof(float),
-      .turned = (size_t)(tile_rows * n) * sizeof(float),
+      .tile = (size_t)(tile_rows * n) * sizeof(float),
       .rounded = (size_t)(m * n) * moe->element,
       .shared_act = (size_t)(DT_BLOCK_TOKENS * moe->weights->shared_intermediate) * sizeof(float),
       .row_block = (size_t)(DT_BLOCK_TOKENS * h) * sizeof(float),
@@ -43,11 +42,10 @@ dt_status dt_panels_create(dt_thread *thread) {
   const sizes s = panel_sizes(thread->moe);
   bool ok = true;
   thread->a_count = dt_panels_kept(thread->moe->config.tile_m, thread->moe->hidden);
-  ok &= (thread->a_rows = dt_pages_alloc(s.a)) != NULL;
+  for (int32_t i = 0; i < thread->a_count; i++) ok &= (thread->a[i].rows = dt_pages_alloc(s.a)) != NULL;
   for (int i = 0; i < 3; i++) ok &= (thread->b[i].rows = dt_pages_alloc(s.b[i])) != NULL;
   ok &= (thread->gate = dt_pages_alloc(s.tile)) != NULL;
   ok &= (thread->up = dt_pages_alloc(s.tile)) != NULL;
-  ok &= (thread->turned = dt_pages_alloc(s.turned)) != NULL;
   ok &= (thread->rounded = dt_pages_alloc(s.rounded)) != NULL;
   ok &= (thread->shared_act = dt_pages_alloc(s.shared_act)) != NULL;
   ok &= (thread->row_block = dt_pages_alloc(s.row_block)) != NULL;
@@ -58,18 +56,17 @@ dt_status dt_panels_create(dt_thread *thread) {
 void dt_panels_destroy(dt_thread *thread) {
   if (thread->consumer || !thread->moe) return; /* not even begun */
   const sizes s = panel_sizes(thread->moe);
-  dt_pages_free(thread->a_rows, s.a);
+  for (int32_t i = 0; i < thread->a_count; i++) dt_pages_free(thread->a[i].rows, s.a);
   for (int i = 0; i < 3; i++) dt_pages_free(thread->b[i].rows, s.b[i]);
   dt_pages_free(thread->gate, s.tile);
   dt_pages_free(thread->up, s.tile);
-  dt_pages_free(thread->turned, s.turned);
   dt_pages_free(thread->rounded, s.rounded);
   dt_pages_free(thread->shared_act, s.shared_act);
   dt_pages_free(thread->row_block, s.row_block);
 }
 
 void dt_panels_reset(dt_thread *thread) {
-  for (int32_t i = 0; i < thread->a_count; i++) thread->a_band[i] = -1;
+  for (int32_t i = 0; i < thread->a_count; i++) thread->a[i].band = -1;
 }
 
 static const unsigned char *dispatched_row(const dt_moe *moe, int64_t row) {
@@ -92,31 +89,19 @@ static void fill_panel(const dt_moe *moe, const dt_band *band, float *rows) {
   }
 }
 
-/* Where the band is kept, or else the next place. */
-static int32_t panel_slot(const dt_thread *thread, int32_t band) {
-  for (int32_t i = 0; i < thread->a_count; i++)
-    if (thread->a_band[i] == band) return i;
-  return thread->a_next;
-}
-
-const float *dt_panel_a(dt_thread *thread, const dt_task *const *tasks, int32_t count, int64_t *stride) {
+const float *dt_panel_a(dt_thread *thread, const dt_band *band, int32_t index, int64_t *stride) {
   const dt_moe *moe = thread->moe;
-  const dt_band *bands = moe->plan->bands;
-  bool in_place = moe->config.dtype == DT_DTYPE_F32;
-  for (int32_t i = 0; i < count; i++) in_place &= bands[tasks[i]->index].remote_rows == bands[tasks[i]->index].rows;
   *stride = moe->hidden;
-  if (in_place) return (const float *)(const void *)dispatched_row(moe, bands[tasks[0]->index].row);
-  int64_t panel = moe->config.tile_m * moe->hidden;
-  float *panels = thread->a_rows + DT_ROW_GROUP * moe->hidden;
-  int32_t slot = panel_slot(thread, tasks[0]->index);
-  if (slot + count > thread->a_count) slot = 0;
-  for (int32_t i = 0; i < count; i++) {
-    if (thread->a_band[slot + i] == tasks[i]->index) continue;
-    fill_panel(moe, &bands[tasks[i]->index], panels + (slot + i) * panel);
-    thread->a_band[slot + i] = tasks[i]->index;
-    thread->a_next = (slot + i + 1) % thread->a_count;
+  if (moe->config.dtype == DT_DTYPE_F32 && band->remote_rows == band->rows)
+    return (const float *)(const void *)dispatched_row(moe, band->row);
+  for (int32_t i = 0; i < thread->a_count; i++) {
+    if (thread->a[i].band == index) return thread->a[i].rows;
   }
-  return panels + slot * panel;
+  dt_a_panel *panel = &thread->a[thread->a_next];
+  thread->a_next = (thread->a_next + 1) % thread->a_count;
+  panel->band = index;
+  fill_panel(moe, band, panel->rows);
+  return panel->rows;
 }
 
 const float *dt_panel_b(dt_thread *thread, int slot, const dt_matrix *matrix, int64_t first, int64_t count,

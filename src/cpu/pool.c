@@ -83,8 +83,6 @@ dt_status dt_pool_create(dt_moe *moe) {
   if (blas_reserve(moe->config.workers))
     return dt_fail(DT_ERR_MEMORY, "workers: out of memory for the BLAS buffers of %d", moe->config.workers);
   moe->blas_buffers = moe->config.workers;
-  dt_status chosen = dt_calls_choose(moe);
-  if (chosen) return chosen;
   for (int32_t i = 0; i < moe->thread_count; i++) {
     dt_status status = prepare_thread(moe, &moe->threads[i], i);
     if (status) return status;
